@@ -1,0 +1,1 @@
+"""Light client of Paceline: grpcio and protobuf only."""
