@@ -1,0 +1,36 @@
+"""The choice interface: all randomness of verification enters here, so that tests can walk every outcome."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from paceline.speculation.noise import Purpose, exponential, noise_key
+from paceline.speculation.rows import Row
+from paceline.speculation.sampling import SamplingParams
+
+
+class Choices(Protocol):
+    """Outcomes of random choices, addressed by position so that they do not depend on the order of asking."""
+
+    def draw(self, row: Row, position: int) -> int:
+        """A token drawn from `row` for `position` of the full context."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SeededChoices:
+    """Choices by the request's noise (THEORY 1): the same token for the same row and position, with any company."""
+
+    params: SamplingParams
+
+    def draw(self, row: Row, position: int) -> int:
+        """Gumbel-max over the support, ties to the lowest id; greedy requests take the argmax."""
+        if len(row.token_ids) == 1:
+            return int(row.token_ids[0])
+        if self.params.greedy:
+            return row.argmax()
+        key = noise_key(self.params.seed, self.params.choice, position, Purpose.DRAW)
+        return int(row.token_ids[np.argmax(row.probs / exponential(key, row.token_ids))])
