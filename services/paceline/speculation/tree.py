@@ -27,7 +27,7 @@ class DraftTree:
 
     tokens: IntArray  # [N] int32
     parents: IntArray  # [N] int32
-    log_probs: FloatArray | None = None  # [N] float32, log of the drafter's probability given the parent; None if unknown
+    log_probs: FloatArray | None = None  # [N] float32, log of the drafter's probability given the parent
     depths: IntArray = field(init=False)  # [N] int32, 1 for children of the root
 
     def __post_init__(self) -> None:
@@ -40,7 +40,9 @@ class DraftTree:
         return len(self.tokens)
 
     @classmethod
-    def build(cls, tokens: Sequence[int], parents: Sequence[int], log_probs: Sequence[float] | None = None) -> DraftTree:
+    def build(
+        cls, tokens: Sequence[int], parents: Sequence[int], log_probs: Sequence[float] | None = None
+    ) -> DraftTree:
         """From Python sequences of equal length, which are trusted; see `checked` for the wire."""
         return cls(
             np.asarray(tokens, dtype=np.int32),

@@ -1,0 +1,86 @@
+"""Which nodes a tree spends its budget on: best-first by path probability (THEORY 5).
+
+Best-first is optimal because a path never scores above its parent. Order: score, lower depth, lower parent index,
+lower token id. A candidate of probability 0 is never taken.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from paceline.speculation.propose import Candidates
+from paceline.speculation.tree import ROOT, DraftTree
+
+Path = tuple[int, ...]  # tokens from the first level down; empty for the root
+
+
+def best_first(
+    expand: Callable[[Path], Candidates], budget: int, max_depth: int, min_log_score: float = -math.inf
+) -> DraftTree:
+    """The best-first tree of a drafter that has every candidate at hand; its nodes stand in best-first order.
+
+    Args:
+        expand: candidates below a path; asked once for each taken node, and for the root.
+        budget: most nodes.
+        max_depth: most levels.
+        min_log_score: paths whose log-probability is lower are left out.
+    """
+    heap: list[
+        tuple[float, int, int, int, float]
+    ] = []  # -path score, depth, parent, token, conditional log-probability
+    paths: list[Path] = []
+    tokens: list[int] = []
+    parents: list[int] = []
+    log_probs: list[float] = []
+
+    def offer(node: int, path: Path, score: float) -> None:
+        if len(path) >= max_depth:
+            return
+        candidates = expand(path)
+        for token, log_prob in zip(candidates.tokens.tolist(), candidates.log_probs.tolist(), strict=True):
+            if log_prob > -math.inf and score + log_prob >= min_log_score:
+                heapq.heappush(heap, (-(score + log_prob), len(path) + 1, node, token, log_prob))
+
+    if budget > 0:
+        offer(ROOT, (), 0.0)
+    while heap and len(tokens) < budget:
+        negative, _, parent, token, log_prob = heapq.heappop(heap)
+        node, path = len(tokens), (*(() if parent == ROOT else paths[parent]), token)
+        paths.append(path)
+        tokens.append(token)
+        parents.append(parent)
+        log_probs.append(min(log_prob, 0.0))  # rounding may leave a certain token a hair above 0
+        if len(tokens) < budget:
+            offer(node, path, -negative)
+    return DraftTree.build(tokens, parents, log_probs)
+
+
+def prune(tree: DraftTree, budget: int, log_probs: Sequence[float] | None = None) -> DraftTree:
+    """The `budget` best nodes of `tree` by path score, in best-first order.
+
+    Args:
+        tree: a larger candidate tree.
+        budget: most nodes.
+        log_probs: log-probability of each node given its parent; the tree's own unless given.
+
+    Raises ValueError if neither is known.
+    """
+    known = tree.log_probs if log_probs is None else log_probs
+    if known is None:
+        raise ValueError("the tree carries no log-probabilities to prune by")
+    below: dict[Path, list[int]] = {}
+    paths: list[Path] = []
+    for node, (token, parent) in enumerate(zip(tree.tokens.tolist(), tree.parents.tolist(), strict=True)):
+        above = () if parent == ROOT else paths[parent]
+        paths.append((*above, token))
+        below.setdefault(above, []).append(node)
+
+    def expand(path: Path) -> Candidates:
+        nodes = below.get(path, [])
+        return Candidates(tree.tokens[nodes], np.asarray([known[node] for node in nodes], dtype=np.float64))
+
+    return best_first(expand, budget, len(tree))
