@@ -145,7 +145,7 @@ class DraftTree:
         if top == ROOT:
             return self
         index = {top: ROOT}
-        kept = []
+        kept: list[int] = []
         for node, parent in enumerate(self.parents.tolist()):
             if parent in index:
                 index[node] = len(kept)
