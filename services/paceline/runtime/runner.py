@@ -1,0 +1,57 @@
+"""What an engine needs of a model: one operation, `execute(plan)`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from paceline.runtime.costs import PassCosts
+from paceline.runtime.kv import KVCache
+from paceline.runtime.plan import PassPlan
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """A loaded model."""
+
+    name: str
+    vocab_size: int  # ids below it can be emitted
+    vocab_padded: int  # width of a row of logits
+    context_length: int  # most tokens of prompt and reply together
+    context_reason: str  # what sets that limit, in words
+    eos_token_ids: frozenset[int]
+    dtype: str
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class PassRows:
+    """Logits of the rows a plan asked for."""
+
+    rows: torch.Tensor  # [R, vocab_padded] float32, on the model's device
+    index: dict[tuple[int, int], int]  # (segment, node) -> row
+    pass_s: float  # seconds the pass took
+    tokens: int  # nodes run
+    padded: int  # nodes run, padding included
+
+    def logits(self, segment: int, node: int) -> torch.Tensor:
+        """[vocab_padded] float32 logits after `node` of the plan's segment number `segment`."""
+        return self.rows[self.index[segment, node]]
+
+
+class ModelRunner(Protocol):
+    """A model with its KV slots. Used by one thread at a time."""
+
+    info: ModelInfo
+    kv: KVCache
+    costs: PassCosts
+
+    def execute(self, plan: PassPlan) -> PassRows:
+        """Runs every node of the plan and leaves their keys and values in each sequence's scratch.
+
+        Nothing is committed; `kv.keep` does that. If it raises, no committed token has changed and every scratch of
+        the plan is empty.
+        """
+        ...
