@@ -1,0 +1,50 @@
+"""Totals of a replica since its start."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """A snapshot, consistent in itself."""
+
+    passes: int  # passes run
+    pass_tokens: int  # tokens computed in them, padding left out
+    pass_s: float  # seconds spent in them
+    emitted: int  # tokens delivered
+    accepted: int  # draft tokens delivered
+    drafted: int  # draft nodes verified
+    fallbacks: Mapping[str, int]  # rounds decoded plainly although a tree was wanted, by reason
+    sessions: int  # sessions accepted
+    faults: int  # sessions ended by a fault of their computation
+    stale_frames: int  # frames from drafters dropped for an unknown session or an old epoch
+
+
+class Counters:
+    """Written by the compute thread once per step, read by any."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sums: Counter[str] = Counter()
+        self._pass_s = 0.0
+        self._fallbacks: Counter[str] = Counter()
+
+    def add(self, *, pass_s: float = 0.0, fallbacks: Mapping[str, int] | None = None, **sums: int) -> None:
+        """Adds to the fields of Totals named."""
+        with self._lock:
+            self._sums.update(sums)
+            self._pass_s += pass_s
+            if fallbacks:
+                self._fallbacks.update(fallbacks)
+
+    def totals(self) -> Totals:
+        """A snapshot."""
+        with self._lock:
+            names = ("passes", "pass_tokens", "emitted", "accepted", "drafted", "sessions", "faults", "stale_frames")
+            return Totals(
+                **{name: self._sums[name] for name in names}, pass_s=self._pass_s, fallbacks=dict(self._fallbacks)
+            )

@@ -1,0 +1,249 @@
+"""One session's view of its drafter: what it was told, what it was asked, what it answered.
+
+Every tree is addressed by (epoch, base length). A tree for an earlier length is re-rooted along the tokens emitted since;
+it serves if the tree asked for does not come by its deadline. A session that keeps missing deadlines is suspended: not
+waited for, with one question open at a time, and resumed by the first answer in time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paceline.speculation.tree import DraftTree
+from paceline.target.context import Context
+from paceline.target.fallback import Fallback
+from paceline.target.lapse import Lapse
+from paceline.target.port import Advance, DraftFault, Open, Retry, TreeArrived, Update
+from paceline.target.request import SessionRequest
+
+FIRST_PAUSE_S = 0.25  # before a refused session is offered again; doubles
+LONGEST_PAUSE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class DraftTiming:
+    """How long drafters are waited for."""
+
+    deadline_s: float  # from asking to falling back
+    probe_s: float  # between questions to a suspended drafter that does not answer
+    suspend_after: int  # deadlines missed in a row
+
+
+class LinkView:
+    """The connection as the compute thread knows it; shared by all sessions."""
+
+    __slots__ = ("_lapse", "_met", "_missed", "generation", "reason", "timing")
+
+    def __init__(self, timing: DraftTiming) -> None:
+        self.timing = timing
+        self.generation: int | None = None  # None: no drafter is reached
+        self.reason = Fallback.ABSENT  # why not
+        self._lapse = Lapse(timing.suspend_after)
+        self._missed = self._met = False  # in this step
+
+    def up(self, generation: int) -> None:
+        """A drafter is reached. It knows no session."""
+        self.generation = generation
+        self._lapse = Lapse(self.timing.suspend_after)
+        self._missed = self._met = False
+
+    def down(self, reason: Fallback) -> None:
+        """The drafter is gone."""
+        self.generation, self.reason = None, reason
+
+    @property
+    def suspended(self) -> bool:
+        """True if the drafter missed several deadlines in a row for every session, and is not waited for."""
+        return self.generation is not None and self._lapse.suspended
+
+    def missed(self) -> None:
+        """A session's deadline passed."""
+        self._missed = True
+
+    def met(self) -> None:
+        """A tree came in time."""
+        self._met = True
+        self._lapse.met()
+
+    def stepped(self) -> None:
+        """A step is over: it counts as one deadline missed if trees were missed and none came in time."""
+        if self._missed and not self._met:
+            self._lapse.missed()
+        self._missed = self._met = False
+
+
+@dataclass(slots=True)
+class _Question:
+    length: int  # base length of the tree asked for
+    at: float  # seconds on the engine's clock
+    missed: bool = False  # its deadline has been counted
+
+
+class Drafting:
+    """Drafter state of one session. Compute thread only."""
+
+    __slots__ = (
+        "_answered", "_asked", "_fault", "_generation", "_lapse", "_link", "_open", "_pauses", "_refused", "_request",
+        "_retry_at", "_sent", "_tree", "_tree_length", "asked_at", "epoch", "tree_at",
+    )  # fmt: skip
+
+    def __init__(self, request: SessionRequest, link: LinkView) -> None:
+        self._request, self._link = request, link
+        self.epoch = 0
+        self.asked_at: float | None = None  # when the latest tree was asked for, for records
+        self.tree_at: float | None = None  # when the latest tree came
+        self._renew(None)
+
+    def _renew(self, generation: int | None) -> None:
+        """Forgets the drafter of an earlier connection."""
+        self._generation = generation
+        self._open = False
+        self._sent = 0  # context length the drafter was told of
+        self._asked: _Question | None = None
+        self._answered = 0  # context length for which a tree or a fault has come
+        self._tree: DraftTree | None = None
+        self._tree_length = 0  # base length the tree was drafted for
+        self._fault: Fallback | None = None  # what came instead of a tree for the current length
+        self._refused: Fallback | None = None  # why the session is not open
+        self._retry_at: float | None = 0.0  # None: never on this connection
+        self._pauses = 0
+        self._lapse = Lapse(self._link.timing.suspend_after)
+
+    @property
+    def suspended(self) -> bool:
+        """True if trees of this session are not waited for."""
+        return self._lapse.suspended or self._link.suspended
+
+    @property
+    def held(self) -> bool:
+        """True if the drafter holds state for the session, so that its end must be told."""
+        return self._open and self._generation == self._link.generation
+
+    # -- outwards -----------------------------------------------------------------------------------------------------
+
+    def update(self, session: int, context: Context, eos: tuple[int, ...], learn: bool, budget: int, now: float) -> Update | None:
+        """What to tell the drafter now, if anything. Call `sent` once it is on its way.
+
+        A budget of 0 asks for no tree: the session is opened early so that the drafter can read the prompt meanwhile.
+        """
+        link = self._link
+        if link.generation is None:
+            return None
+        if self._generation != link.generation:
+            self._renew(link.generation)
+        length = len(context)
+        if not self._open:
+            if self._retry_at is None or now < self._retry_at or self._answered >= length:
+                return None
+            return Open(
+                session, self.epoch + 1, context.copy(0), context.prompt_length, self._request.wish,
+                self._request.sampling, eos, learn, budget,
+            )  # fmt: skip
+        if budget == 0 or self._answered >= length:
+            return None
+        if self._asked is not None:
+            again_s = link.timing.probe_s if self.suspended else 0.0
+            if self._asked.length == length or now - self._asked.at < again_s:
+                return None
+        return Advance(session, self.epoch, self._sent, context.copy(self._sent), budget)
+
+    def ending(self, session: int, context: Context) -> Advance | None:
+        """The last tokens of a reply, for a drafter that learns from it; None if it does not need them."""
+        if not self.held or self.suspended or self._sent == len(context):
+            return None
+        return Advance(session, self.epoch, self._sent, context.copy(self._sent), 0)
+
+    def sent(self, update: Open | Advance, now: float) -> None:
+        """Notes that an update is on its way."""
+        if isinstance(update, Open):
+            self.epoch, self._open = update.epoch, True
+            self._sent = len(update.context)
+        else:
+            self._sent = update.base_length + len(update.tokens)
+        if update.budget > 0:
+            self._asked = _Question(self._sent, now)
+            self.asked_at = now
+
+    # -- inwards ------------------------------------------------------------------------------------------------------
+
+    def arrived(self, event: TreeArrived, context: Context) -> bool:
+        """Takes a tree; False if it belongs to an earlier incarnation of the session."""
+        if not self.held or event.epoch != self.epoch:
+            return False
+        length, base = len(context), event.base_length
+        if not 1 <= base <= self._sent:
+            text = f"tree for length {base}, told of {self._sent}"
+            return self.failed(DraftFault(event.session, event.epoch, Fallback.INVALID, Retry.REOPEN, text), length, event.at)
+        asked = self._asked
+        if asked is not None and asked.length == base:
+            self._asked = None
+            if event.at - asked.at <= self._link.timing.deadline_s:
+                self._lapse.met()
+                self._link.met()
+        self._pauses = 0  # it works again
+        if base < self._tree_length and self._tree is not None:
+            return True  # a newer one is here
+        tree = event.tree.below(context.copy(base).tolist())
+        if base == length:
+            self._answered, self._fault = length, None
+        if tree is not None:
+            self._tree, self._tree_length, self.tree_at = tree, base, event.at
+        return True
+
+    def failed(self, fault: DraftFault, length: int, now: float) -> bool:
+        """Takes a fault; False if it belongs to an earlier incarnation of the session."""
+        if not self.held or fault.epoch != self.epoch:
+            return False
+        self._asked = None
+        self._answered, self._fault = length, fault.reason
+        if fault.retry is not Retry.ASK:
+            self._open, self._refused = False, fault.reason
+        if fault.retry is Retry.NEVER:
+            self._retry_at = None
+        elif fault.retry is Retry.LATER or (fault.retry is Retry.REOPEN and self._pauses > 0):
+            self._retry_at = now + min(FIRST_PAUSE_S * 2**self._pauses, LONGEST_PAUSE_S)
+        self._pauses += fault.retry is not Retry.ASK
+        return True
+
+    def moved(self, tokens: tuple[int, ...]) -> None:
+        """The context has grown by `tokens`."""
+        self._fault = None
+        if self._tree is not None:
+            self._tree = self._tree.below(tokens)
+
+    # -- for the round ------------------------------------------------------------------------------------------------
+
+    def fresh(self, length: int) -> DraftTree | None:
+        """The tree drafted for exactly this context, if it has come."""
+        return self._tree if self.held and self._tree_length == length else None
+
+    def late(self) -> DraftTree | None:
+        """What is left of an earlier tree below the tokens emitted since, if anything."""
+        return self._tree if self.held and self._tree is not None and len(self._tree) else None
+
+    def expected_by(self, length: int) -> float | None:
+        """Deadline of the tree for this context; None if it is not waited for."""
+        if not self.held or self._asked is None or self._asked.length != length or self.suspended:
+            return None
+        return self._asked.at + self._link.timing.deadline_s
+
+    def overdue(self, length: int, now: float) -> None:
+        """Counts, once, a tree for this context that has missed its deadline."""
+        asked = self._asked
+        if asked is None or asked.length != length or asked.missed or now < asked.at + self._link.timing.deadline_s:
+            return
+        asked.missed = True
+        self._lapse.missed()
+        self._link.missed()
+
+    def reason(self) -> Fallback:
+        """Why there is no tree now."""
+        if self._link.generation is None:
+            return self._link.reason
+        if self._generation != self._link.generation:
+            return Fallback.LOST if self._generation is not None else Fallback.LATE
+        if self._fault is not None:
+            return self._fault
+        if not self._open and self._refused is not None:
+            return self._refused
+        return Fallback.SUSPENDED if self.suspended else Fallback.LATE

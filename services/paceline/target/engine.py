@@ -1,0 +1,218 @@
+"""The target engine: the batch loop in a thread of its own, and the ways in and out of it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+
+from paceline.errors import InvalidField, Overloaded, Unavailable
+from paceline.runtime.reply_text import ReplyText
+from paceline.runtime.runner import ModelRunner
+from paceline.runtime.tokenizer import TextTokenizer
+from paceline.speculation.choices import Choices, SeededChoices
+from paceline.speculation.sampling import SamplingParams
+from paceline.target.allot import StepBudget
+from paceline.target.config import TargetConfig
+from paceline.target.context import Context
+from paceline.target.counters import Counters, Totals
+from paceline.target.drafting import Drafting, DraftTiming, LinkView
+from paceline.target.ending import Ending
+from paceline.target.events import Cancel, EngineEvent, Resume, Stop, Submit
+from paceline.target.inbox import Inbox
+from paceline.target.loop import BatchLoop, LoopSettings
+from paceline.target.outbox import Outbox
+from paceline.target.port import DraftPort, NoDrafter
+from paceline.target.progress import Progress
+from paceline.target.record import RoundObserver
+from paceline.target.request import SessionRequest
+from paceline.target.roster import Roster
+from paceline.target.round import DraftRule, SelectionRule
+from paceline.target.seats import Seats
+from paceline.target.session import Session, Sink
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """State of the engine at a moment."""
+
+    active: int  # sessions being decoded
+    queued: int  # sessions waiting for a slot or for KV
+    kv_pages_used: int
+    kv_pages_total: int
+    suspended: bool  # the drafter missed several deadlines in a row and is not waited for
+    totals: Totals
+
+
+class TargetEngine:
+    """Decodes sessions in a compute thread. All methods but `start` and `stop` may be called from any thread."""
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        tokenizer: TextTokenizer | None,
+        config: TargetConfig,
+        *,
+        outbox: Outbox,
+        inbox: Inbox[EngineEvent] | None = None,
+        port: DraftPort | None = None,
+        rule: SelectionRule | None = None,
+        choices: Callable[[SamplingParams], Choices] = SeededChoices,
+        clock: Callable[[], float] = time.monotonic,
+        observer: RoundObserver | None = None,
+    ) -> None:
+        """`tokenizer` may be None where no request has stop strings. `port` None decodes plainly."""
+        self.context_length = served_context(runner, config)
+        self.inbox: Inbox[EngineEvent] = inbox or Inbox(clock)
+        self.counters = Counters()
+        self._runner, self._tokenizer, self._config, self._choices, self._clock = runner, tokenizer, config, choices, clock
+        self._outbox = outbox
+        self._progress = Progress(clock)
+        self._seats = Seats(config.max_sessions + config.max_queue)
+        self._roster = Roster(runner.kv, config.max_sessions)
+        timing = DraftTiming(config.draft_deadline_ms / 1e3, config.probe_ms / 1e3, config.suspend_after)
+        self._link = LinkView(timing)
+        self._ids = count(1)
+        self._lost: str | None = None
+        self._loop = BatchLoop(
+            runner,
+            rule or DraftRule(),
+            LoopSettings(
+                budget=StepBudget(config.step_tokens, config.prefill_chunk),
+                learn=config.learn,
+                cost_aware=config.cost_aware,
+                eos_token_ids=tuple(sorted(runner.info.eos_token_ids)),
+            ),
+            roster=self._roster,
+            link=self._link,
+            port=port or NoDrafter(),
+            inbox=self.inbox,
+            outbox=outbox,
+            start=self._session,
+            ended=self._seats.give_back,
+            counters=self.counters,
+            progress=self._progress,
+            clock=clock,
+            observer=observer,
+        )
+        self._thread = threading.Thread(target=self._run, name="paceline-target", daemon=True)
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Starts the compute thread."""
+        self._thread.start()
+
+    def stop(self, reason: str = "the target is shutting down", timeout_s: float | None = None) -> bool:
+        """Ends all sessions with Unavailable and the thread; False if a pass still runs after `timeout_s`. Blocks."""
+        self.inbox.post([Stop(reason)])
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def healthy(self) -> None:
+        """Raises Unavailable if the engine is lost, or has not moved for `stall_s` while work is pending. Never blocks."""
+        if self._lost is not None:
+            raise Unavailable(f"the engine is lost: {self._lost}")
+        stalled_s = self._progress.stalled_s
+        if stalled_s > self._config.stall_s:
+            raise Unavailable(f"no progress for {stalled_s:.1f} s while work is pending; stall_s is {self._config.stall_s:g}")
+
+    # -- sessions -----------------------------------------------------------------------------------------------------
+
+    def submit(self, request: SessionRequest, sink: Sink) -> int:
+        """Takes a request in and returns the session's id.
+
+        Raises Overloaded if all seats are taken, Unavailable if the engine is lost, InvalidField if the context does
+        not fit. Otherwise the sink is called until it has a finish or an error.
+        """
+        if self._lost is not None:
+            raise Unavailable(f"the engine is lost: {self._lost}")
+        length = len(request.prompt) + len(request.delivered)
+        if len(request.prompt) >= self.context_length or length > self.context_length:
+            allowed = f"fewer tokens than the context limit of {self.context_length}"
+            raise InvalidField("prompt_tokens", f"{length} tokens", allowed, "Shorten the prompt.")
+        if not self._seats.take():
+            limits = f"max_sessions {self._config.max_sessions}, max_queue {self._config.max_queue}"
+            raise Overloaded(f"all {self._seats.limit} places for sessions are taken ({limits}); try again later")
+        session = next(self._ids)
+        self._progress.pending()
+        if not self.inbox.post([Submit(session, request, sink, self._clock())]):
+            self._seats.give_back()
+            raise Unavailable(self._lost or "the target is shutting down")
+        return session
+
+    def cancel(self, session: int) -> None:
+        """Ends a session whose reply nobody reads; nothing more is delivered. Unknown and ended ones are left alone."""
+        self.inbox.post([Cancel(session)])
+
+    def resume(self, session: int) -> None:
+        """Goes on with a session whose reader had been behind."""
+        self.inbox.post([Resume(session)])
+
+    def status(self) -> EngineStatus:
+        """State at this moment."""
+        active = self._roster.active_count
+        return EngineStatus(
+            active=active,
+            queued=max(self._seats.taken - active, 0),
+            kv_pages_used=self._runner.kv.pages_used,
+            kv_pages_total=self._runner.kv.pages_total,
+            suspended=self._link.suspended,
+            totals=self.counters.totals(),
+        )
+
+    # -- compute thread -----------------------------------------------------------------------------------------------
+
+    def _session(self, submit: Submit) -> Session:
+        request = submit.request
+        room = min(request.max_tokens, self.context_length - len(request.prompt))
+        text = None
+        if request.stops:
+            if self._tokenizer is None:
+                raise InvalidField("stop", request.stops, "none", "This engine has no tokenizer.")
+            text = ReplyText(self._tokenizer, request.stops)
+        ending = Ending(frozenset() if request.ignore_eos else self._runner.info.eos_token_ids, text, room)
+        return Session(
+            submit.session,
+            request,
+            submit.sink,
+            context=Context(request.prompt, request.delivered, len(request.prompt) + room),
+            choices=self._choices(request.sampling),
+            drafting=Drafting(request, self._link),
+            ending=ending,
+            resumed=ending.cut(request.delivered.tolist()),
+            now=submit.at,
+        )
+
+    def _run(self) -> None:
+        try:
+            self._loop.run()
+            ended = Unavailable("the target is shutting down")
+        except BaseException as error:
+            log.critical("the engine is lost", exc_info=error)
+            self._lost = f"{type(error).__name__}: {error}"
+            ended = Unavailable(f"the engine is lost: {self._lost}")
+            self._loop.end_all(ended)
+        for event in self.inbox.close():
+            if isinstance(event, Submit):
+                event.sink.fail(ended)
+                self._seats.give_back()
+        self._outbox.flush()
+
+
+def served_context(runner: ModelRunner, config: TargetConfig) -> int:
+    """Most tokens of prompt and reply together: what model, KV memory and configuration all allow.
+
+    Raises InvalidField if KV memory is too small for anything.
+    """
+    page = runner.kv.page_tokens
+    kv_tokens = runner.kv.pages_total * page
+    fits = kv_tokens - config.max_budget - page  # a tree and the unused end of a page
+    if fits < 2:
+        raise InvalidField("kv_tokens", kv_tokens, f"at least {config.max_budget + page + 2}", "Raise kv_tokens.")
+    return min(runner.info.context_length, fits, config.context_length or fits)

@@ -1,0 +1,40 @@
+"""How a session ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+
+class FinishReason(Enum):
+    """Why a reply ended."""
+
+    STOP = "stop"  # an end-of-sequence token, or a stop string
+    LENGTH = "length"  # max_tokens, or the context limit
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStats:
+    """What speculation did for a reply. Tokens cut at the end are not counted as accepted.
+
+    Tokens delivered = sum over rounds of (accepted + 1), cut at the end.
+    """
+
+    rounds: int = 0  # passes that emitted at least one token
+    drafted: int = 0  # draft nodes verified
+    accepted: int = 0  # draft tokens delivered
+    fallbacks: Mapping[str, int] | None = None  # rounds decoded plainly although a tree was wanted, by reason
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The end of a reply."""
+
+    reason: FinishReason
+    stop_match: str  # the stop string that matched, or ""
+    prompt_tokens: int
+    completion_tokens: int  # tokens delivered by earlier replicas included
+    stats: SessionStats
+    ttft_s: float  # from accepting the request to its first token; 0 if this replica delivered none
+    total_s: float  # from accepting the request to its end

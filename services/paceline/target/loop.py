@@ -1,0 +1,350 @@
+"""The batch loop: every pass serves all sessions that are ready, prompts and replies together.
+
+It runs in the compute thread, which owns sessions, KV and drafting state. Events come in through the inbox; tokens and
+frames to the drafter leave through the outbox, once per step. While nothing can be computed the thread sleeps in the
+inbox until an event or the nearest deadline.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from paceline.errors import DeadlineExceeded, EngineFault, PacelineError, Unavailable
+from paceline.runtime.kv import OutOfPages
+from paceline.runtime.runner import ModelRunner
+from paceline.speculation.verify import Walk
+from paceline.target.allot import StepBudget
+from paceline.target.counters import Counters
+from paceline.target.drafting import LinkView
+from paceline.target.events import Cancel, EngineEvent, Resume, Stop, Submit
+from paceline.target.execute import Failed, Ran, execute, try_out
+from paceline.target.finish import FinishReason
+from paceline.target.inbox import Inbox
+from paceline.target.outbox import Outbox
+from paceline.target.port import Close, DraftFault, DraftPort, LinkDown, LinkUp, TreeArrived, Update
+from paceline.target.progress import Progress
+from paceline.target.record import RoundObserver, RoundRecord
+from paceline.target.roster import Roster
+from paceline.target.round import SelectionRule, Settled, ask, settle, walk
+from paceline.target.session import Session
+from paceline.target.turn import Turn, Wait
+from paceline.target.worth import path_probs, worthwhile
+
+log = logging.getLogger(__name__)
+
+HOLD = 1.25  # a pass is held for trees at most this many deadlines after the step before
+
+
+class EngineLost(Exception):
+    """The engine cannot go on; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopSettings:
+    """What the loop is told of its configuration."""
+
+    budget: StepBudget
+    learn: bool  # whether drafters may learn from served text
+    cost_aware: bool  # whether trees are cut to what pays
+    eos_token_ids: tuple[int, ...]
+
+
+class BatchLoop:
+    """Runs sessions until told to stop."""
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        rule: SelectionRule,
+        settings: LoopSettings,
+        *,
+        roster: Roster,
+        link: LinkView,
+        port: DraftPort,
+        inbox: Inbox[EngineEvent],
+        outbox: Outbox,
+        start: Callable[[Submit], Session],
+        ended: Callable[[], None],
+        counters: Counters,
+        progress: Progress,
+        clock: Callable[[], float],
+        observer: RoundObserver | None,
+    ) -> None:
+        """`start` makes a session of a request; `ended` is called once for each that has ended."""
+        self._runner, self._rule, self._settings = runner, rule, settings
+        self._roster, self._link, self._port = roster, link, port
+        self._inbox, self._outbox = inbox, outbox
+        self._start, self._ended = start, ended
+        self._counters, self._progress, self._clock, self._observer = counters, progress, clock, observer
+        self._goodbyes: list[Update] = []  # last words to the drafter, sent with the next frame
+        self._held_since = clock()  # end of the step before, or of a sleep without work
+
+    def run(self) -> None:
+        """Until Stop. Raises EngineLost, or what broke, if the engine cannot go on."""
+        while True:
+            self._progress.moved()
+            stop = self._receive(self._inbox.take())
+            if stop is not None:
+                self.end_all(Unavailable(stop.reason))
+                return
+            now = self._clock()
+            self._expire(now)
+            self._roster.admit()
+            self._tell_drafter(now)
+            self._outbox.flush()
+            turns, wake_at = self._choose(now)
+            if turns:
+                self._step(turns)
+            else:
+                self._sleep(wake_at)
+
+    def end_all(self, error: PacelineError) -> None:
+        """Ends every session with `error`. KV that is broken is left alone."""
+        for session in list(self._roster):
+            session.sink.fail(error)
+            try:
+                self._leave(session)
+            except Exception:
+                log.exception("session %d could not be taken out", session.id)
+        self._outbox.flush()
+
+    # -- events -------------------------------------------------------------------------------------------------------
+
+    def _receive(self, events: Sequence[EngineEvent]) -> Stop | None:
+        for event in events:
+            match event:
+                case Stop():
+                    return event
+                case Submit():
+                    self._submit(event)
+                case Cancel():
+                    session = self._roster.find(event.session)
+                    if session is not None:
+                        self._leave(session)
+                case Resume():
+                    session = self._roster.find(event.session)
+                    if session is not None:
+                        session.paused = False
+                case LinkUp():
+                    self._link.up(event.generation)
+                case LinkDown():
+                    self._link.down(event.reason)
+                    self._goodbyes.clear()  # the end of the stream has said it
+                case TreeArrived() | DraftFault():
+                    self._from_drafter(event)
+        return None
+
+    def _submit(self, event: Submit) -> None:
+        self._counters.add(sessions=1)
+        try:
+            session = self._start(event)
+        except Exception as error:  # a fault of one request, whatever it is, ends that request only
+            log.exception("session %d (%s) could not be started", event.session, event.request.request_id)
+            event.sink.fail(EngineFault(f"the session could not be started: {error}"))
+            self._ended()
+            return
+        self._roster.queue(session)
+        resumed = session.resumed
+        if resumed.reason is not None:  # everything had been delivered; only the end had not
+            self._finish(session, resumed.reason, resumed.stop_match)
+
+    def _from_drafter(self, event: TreeArrived | DraftFault) -> None:
+        session = self._roster.find(event.session)
+        if session is None:
+            known = False
+        elif isinstance(event, TreeArrived):
+            known = session.drafting.arrived(event, session.context)
+        else:
+            known = session.drafting.failed(event, len(session.context), self._clock())
+            if known:
+                log.warning("session %d: drafter: %s: %s", event.session, event.reason, event.text)
+        if not known:
+            self._counters.add(stale_frames=1)
+
+    def _expire(self, now: float) -> None:
+        late = [each for each in self._roster if each.request.deadline is not None and now >= each.request.deadline]
+        for session in late:
+            self._fail(session, DeadlineExceeded(f"the deadline passed after {session.context.reply_length} tokens"))
+
+    # -- the step -----------------------------------------------------------------------------------------------------
+
+    def _share(self) -> int:
+        """Draft nodes each session may have in the next pass."""
+        moving = [each for each in self._roster.active if not each.paused]
+        reading = sum(each.rounds == 0 for each in moving)
+        drafting = sum(each.rounds > 0 and each.request.wish.budget > 0 for each in moving)
+        return self._settings.budget.draft_share(len(moving) - reading, drafting, reading)
+
+    def _tell_drafter(self, now: float) -> None:
+        generation = self._link.generation
+        if generation is None:
+            return
+        share, updates = self._share(), list(self._goodbyes)
+        told: list[tuple[Session, Update]] = []
+        for session in self._roster.active:
+            if session.paused:
+                continue
+            eos = () if session.request.ignore_eos else self._settings.eos_token_ids
+            update = ask(session, share, eos, self._settings.learn, now)
+            if update is not None:
+                updates.append(update)
+                told.append((session, update))
+        if not updates:
+            return
+        if not self._port.send(generation, updates):  # a drafter that does not read: its trees count as late
+            self._link.missed()
+            return
+        self._goodbyes.clear()
+        for session, update in told:
+            session.drafting.sent(update, now)
+
+    def _choose(self, now: float) -> tuple[list[Turn], float | None]:
+        """The turns of the next pass; none, and when to look again, while a tree is worth waiting for."""
+        share, hold_until = self._share(), self._held_since + HOLD * self._link.timing.deadline_s
+        turns, wake_at = [], None
+        for session in self._roster.active:
+            if session.paused:
+                continue
+            choice = self._rule.choose(session, self._committed(session), share, now, hold_until)
+            if isinstance(choice, Wait):
+                wake_at = choice.until if wake_at is None else min(wake_at, choice.until)
+            else:
+                turns.append(choice)
+        return ([], wake_at) if wake_at is not None else (turns, None)
+
+    def _step(self, turns: list[Turn]) -> None:
+        started_at = self._clock()
+        for turn in turns:
+            turn.session.drafting.overdue(len(turn.session.context), started_at)
+        self._link.stepped()
+        turns = self._settings.budget.pack(turns)
+        if self._settings.cost_aware:
+            turns = worthwhile(turns, self._runner.costs.seconds)
+        ran = False
+        for outcome in execute(self._runner, turns):
+            if isinstance(outcome, Failed):
+                self._failed(outcome)
+            else:
+                ran = True
+                self._ran(outcome, started_at)
+        if not ran:
+            self._prove_alive()
+        self._held_since = self._clock()
+
+    def _ran(self, outcome: Ran, started_at: float) -> None:
+        turn, rows = outcome.turn, outcome.rows
+        if outcome.started:
+            self._counters.add(passes=1, pass_tokens=rows.tokens, pass_s=rows.pass_s)
+        if not turn.draws:
+            self._runner.kv.keep(self._sequence(turn.session), range(turn.chunk))
+            return
+        try:
+            walked = walk(turn, rows, outcome.segment, self._runner.info.vocab_size)
+        except Exception as error:  # non-finite logits, above all: nothing can be drawn for this session
+            self._failed(Failed(turn, error))
+            return
+        position, now = len(turn.session.context), self._clock()
+        settled = settle(turn, walked, self._runner.kv, now)
+        self._emit(turn, settled, now)
+        self._observe(turn, walked, settled, position, started_at, now, rows.tokens)
+
+    def _emit(self, turn: Turn, settled: Settled, now: float) -> None:
+        session, delivery = turn.session, settled.delivery
+        if self._settings.cost_aware and session.request.wish.budget:
+            session.calibration.learn(float(path_probs(turn.tree).sum()), settled.accepted)
+        self._counters.add(
+            emitted=len(delivery.tokens),
+            accepted=settled.accepted,
+            drafted=len(turn.tree),
+            fallbacks=Counter([str(turn.fallback)]) if turn.fallback is not None else None,
+        )
+        session.sink.tokens(delivery.tokens)
+        if delivery.reason is not None:
+            self._finish(session, delivery.reason, delivery.stop_match)
+        else:
+            session.paused = session.sink.behind()
+
+    def _observe(
+        self, turn: Turn, walked: Walk, settled: Settled, position: int, started_at: float, now: float, tokens: int
+    ) -> None:
+        if self._observer is None:
+            return
+        session = turn.session
+        record = RoundRecord(
+            session=session.id,
+            request_id=session.request.request_id,
+            position=position,
+            tree=turn.tree,
+            accepted=walked.accepted,
+            drawn=walked.drawn,
+            delivered=settled.delivery.tokens,
+            fallback=turn.fallback,
+            asked_at=session.drafting.asked_at,
+            tree_at=session.drafting.tree_at,
+            started_at=started_at,
+            ended_at=now,
+            pass_tokens=tokens,
+        )
+        try:
+            self._observer(record)
+        except Exception:  # an observer is no part of serving
+            log.exception("the round observer failed")
+
+    def _prove_alive(self) -> None:
+        """After a step in which every computation raised: was it the sessions, or the device?"""
+        try:
+            try_out(self._runner)
+        except OutOfPages:
+            return  # no room to try; the sessions that hold it will show
+        except Exception as error:
+            raise EngineLost(f"a pass of one plain token fails too: {type(error).__name__}: {error}") from error
+
+    def _sleep(self, wake_at: float | None) -> None:
+        deadlines = [each.request.deadline for each in self._roster if each.request.deadline is not None]
+        if wake_at is not None:
+            self._inbox.wait(min([wake_at, *deadlines]))
+            return
+        if not self._roster.active_count:
+            self._runner.kv.check_integrity()  # nobody runs: the cheapest time to look
+        self._progress.idle()
+        self._inbox.wait(min(deadlines, default=None))
+        self._held_since = self._clock()
+
+    # -- ends ---------------------------------------------------------------------------------------------------------
+
+    def _finish(self, session: Session, reason: FinishReason, stop_match: str) -> None:
+        session.sink.finish(session.finish(reason, stop_match, self._clock()))
+        if self._settings.learn:
+            last = session.drafting.ending(session.id, session.context)
+            if last is not None:
+                self._goodbyes.append(last)
+        self._leave(session)
+
+    def _failed(self, failed: Failed) -> None:
+        session, error = failed.turn.session, failed.error
+        log.error("session %d (%s) failed", session.id, session.request.request_id, exc_info=error)
+        self._counters.add(faults=1)
+        text = str(error).splitlines()[0] if str(error) else type(error).__name__
+        self._fail(session, EngineFault(f"the session's computation failed: {type(error).__name__}: {text[:200]}"))
+
+    def _fail(self, session: Session, error: PacelineError) -> None:
+        session.sink.fail(error)
+        self._leave(session)
+
+    def _leave(self, session: Session) -> None:
+        if session.drafting.held:
+            self._goodbyes.append(Close(session.id, session.drafting.epoch))
+        self._ended()
+        self._roster.remove(session)
+
+    def _committed(self, session: Session) -> int:
+        return self._runner.kv.length(self._sequence(session))
+
+    @staticmethod
+    def _sequence(session: Session) -> int:
+        assert session.sequence is not None
+        return session.sequence
+
