@@ -22,7 +22,9 @@ class PassCosts:
         return cls({})
 
     @classmethod
-    def measure(cls, run: Callable[[int], object], budget_s: float, clock: Callable[[], float] = time.perf_counter) -> PassCosts:
+    def measure(
+        cls, run: Callable[[int], object], budget_s: float, clock: Callable[[], float] = time.perf_counter
+    ) -> PassCosts:
         """Times `run(tokens)` at each size in turns, three to nine rounds, stopping after `budget_s` seconds.
 
         The median counts: one slow pass on a busy machine must not decide how passes are padded from then on.

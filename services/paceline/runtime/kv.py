@@ -176,7 +176,9 @@ class KVCache:
             owners[held.pages] += 1
             writable = range(held.length // self.page_size, self._pages_for(held.length + held.scratch))
             if held.scratch:
-                assert all(self._owners[held.pages[index]] == 1 for index in writable), f"sequence {name} shares scratch"
+                assert all(self._owners[held.pages[index]] == 1 for index in writable), (
+                    f"sequence {name} shares scratch"
+                )
         assert np.array_equal(owners, self._owners), "owners of pages do not add up"
 
     def _add(self, held: _Sequence) -> int:
