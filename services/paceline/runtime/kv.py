@@ -1,12 +1,13 @@
 """Paged, reference-counted KV slots.
 
-Who owns what, as half-open intervals of a sequence's positions (position i lies in slot `pages[i // page] * page + i % page`):
+Who owns what, as half-open intervals of a sequence's positions. Position i lies in slot
+`pages[i // page_size] * page_size + i % page_size`.
 
 | interval | holds | written by | freed by |
 | --- | --- | --- | --- |
 | [0, length) | committed tokens | the pass that ran them, then `keep` | `truncate`, `release` |
-| [length, length + scratch) | nodes of the last pass, in the order of its segment | the running pass | the next `begin`, `keep` |
-| [length + scratch, pages * page) | room reserved for the sequence | nobody | `release` |
+| [length, length + scratch) | nodes of the last pass, in their order | the running pass | `keep`, the next `begin` |
+| [length + scratch, pages * page_size) | room reserved for the sequence | nobody | `release` |
 
 A page with more than one owner is never written: `begin` copies it first. Pages are handed out in contiguous runs where
 one is free, so that prefix and scratch are usually one interval and attention sees them without a copy.
@@ -23,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 
-class OutOfPages(Exception):  # noqa: N818 - a condition, not a fault
+class OutOfPages(Exception):
     """No page is free; the text says how many were wanted and how many there are."""
 
 
@@ -254,7 +255,7 @@ class TensorStorage:
 
 
 def _consecutive(pages: list[int]) -> bool:
-    return not pages or pages[-1] - pages[0] == len(pages) - 1 and all(np.diff(pages) == 1)
+    return not pages or (pages[-1] - pages[0] == len(pages) - 1 and bool((np.diff(pages) == 1).all()))
 
 
 def _smallest_run(free: NDArray[np.bool_], count: int) -> int | None:

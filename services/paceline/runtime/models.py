@@ -54,8 +54,8 @@ class ContextLimit:
 def context_limit(config: Any, name: str) -> ContextLimit:
     """The longest context that the packed pass computes exactly.
 
-    Raises ModelUnsupported for encoder-decoders and recurrent or otherwise stateful layers, whose state cannot be rolled
-    back along a tree.
+    Raises ModelUnsupported for encoder-decoders and for recurrent or otherwise stateful layers, whose state cannot be
+    rolled back along a tree.
 
     Args:
         config: the model's text configuration.
@@ -69,7 +69,7 @@ def context_limit(config: Any, name: str) -> ContextLimit:
     )
     if unknown:
         raise ModelUnsupported(
-            f"{name}: it has {', '.join(unknown)} layers, whose recurrent state cannot be rolled back along a draft tree"
+            f"{name}: it has {', '.join(unknown)} layers, whose state cannot be rolled back along a draft tree"
         )
     positions = int(getattr(config, "max_position_embeddings", 0) or getattr(config, "n_positions", 0) or 0)
     if not positions:
