@@ -1,0 +1,68 @@
+"""Ratios of two timed things, measured in interleaved pairs so that drift of the machine falls on both."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+from scipy import stats
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """Geometric mean of time(base) / time(ours): above 1, ours is faster. With its 95 % confidence interval."""
+
+    mean: float
+    low: float
+    high: float
+    pairs: int
+    ours_s: float  # median seconds of ours
+    base_s: float  # median seconds of the baseline
+
+    def as_dict(self) -> dict[str, float]:
+        """Plain data for JSON."""
+        return asdict(self)
+
+
+def interleaved(
+    ours: Callable[[int], float], base: Callable[[int], float], pairs: int
+) -> tuple[list[float], list[float]]:
+    """Runs `pairs` pairs in the order A B B A; each callable takes the pair's number and returns its seconds."""
+    ours_s, base_s = [], []
+    for pair in range(pairs):
+        if pair % 2 == 0:
+            ours_s.append(ours(pair))
+            base_s.append(base(pair))
+        else:
+            base_s.append(base(pair))
+            ours_s.append(ours(pair))
+    return ours_s, base_s
+
+
+def ratio_of(ours_s: Sequence[float], base_s: Sequence[float]) -> Ratio:
+    """The ratio over pairs, with a t interval on the logarithms.
+
+    Raises ValueError for fewer than two pairs.
+    """
+    logs = [math.log(base / ours) for ours, base in zip(ours_s, base_s, strict=True)]
+    if len(logs) < 2:
+        raise ValueError("a confidence interval needs at least two pairs")
+    mean = statistics.fmean(logs)
+    half = float(stats.t.ppf(0.975, len(logs) - 1)) * statistics.stdev(logs) / math.sqrt(len(logs))
+    return Ratio(
+        mean=math.exp(mean),
+        low=math.exp(mean - half),
+        high=math.exp(mean + half),
+        pairs=len(logs),
+        ours_s=statistics.median(ours_s),
+        base_s=statistics.median(base_s),
+    )
+
+
+def percentiles(values: Sequence[float], points: Sequence[int] = (50, 90, 99)) -> Iterator[tuple[int, float]]:
+    """(point, value) by nearest rank."""
+    ordered = sorted(values)
+    for point in points:
+        yield point, ordered[min(len(ordered) - 1, math.ceil(point / 100 * len(ordered)) - 1)]

@@ -1,0 +1,96 @@
+"""What a study leaves behind: a JSON file, a Markdown table, and the same table on the terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def machine() -> dict[str, Any]:
+    """The machine and the versions a figure was measured with."""
+    import torch
+
+    model = platform.processor() or "unknown"
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [
+            line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")
+        ]
+        model = names[0] if names else model
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    packages = ("torch", "transformers", "ray", "grpcio", "paceline")
+    return {
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "gpu": device,
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in packages},
+        "torch_threads": torch.get_num_threads(),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A finished study. `rows` share their keys; `notes` are sentences printed below the table."""
+
+    name: str
+    settings: Mapping[str, Any]
+    rows: Sequence[Mapping[str, Any]]
+    notes: Sequence[str] = ()
+    passed: bool = True
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "study": self.name,
+            "machine": machine(),
+            "settings": dict(self.settings),
+            "results": [dict(row) for row in self.rows],
+            "notes": list(self.notes),
+            "passed": self.passed,
+            **self.extra,
+        }
+
+    def write(self, out: Path) -> None:
+        """Writes NAME.json and NAME.md into `out`, creating it."""
+        out.mkdir(parents=True, exist_ok=True)
+        (out / f"{self.name}.json").write_text(json.dumps(self.as_dict(), indent=2) + "\n", encoding="utf-8")
+        (out / f"{self.name}.md").write_text(self.markdown(), encoding="utf-8")
+
+    def markdown(self) -> str:
+        """The table as Markdown."""
+        keys = list(self.rows[0]) if self.rows else []
+        lines = [f"# {self.name}", "", "| " + " | ".join(keys) + " |", "|" + " --- |" * len(keys)]
+        lines += ["| " + " | ".join(_cell(row[key]) for key in keys) + " |" for row in self.rows]
+        lines += ["", *(f"* {note}" for note in self.notes), ""]
+        return "\n".join(lines)
+
+    def show(self, as_json: bool) -> None:
+        """Prints the table to stderr and, for programs, the JSON object as the last line of stdout."""
+        console = Console(stderr=True)
+        table = Table(title=self.name)
+        keys = list(self.rows[0]) if self.rows else []
+        for key in keys:
+            table.add_column(key)
+        for row in self.rows:
+            table.add_row(*(_cell(row[key]) for key in keys))
+        console.print(table)
+        for note in self.notes:
+            console.print(f"  {note}")
+        if as_json:
+            sys.stdout.write(json.dumps(self.as_dict()) + "\n")
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
