@@ -80,10 +80,16 @@ class TargetConfig(BaseModel):
         description="Milliseconds between tries of a drafter that is not waited for; 1 to 3600000.",
     )
     connect_timeout_s: float = Field(
-        default=3.0, ge=0.01, le=600, description="Seconds to lease and reach a drafter before trying again; 0.01 to 600."
+        default=3.0,
+        ge=0.01,
+        le=600,
+        description="Seconds to lease and reach a drafter before trying again; 0.01 to 600.",
     )
     backoff_first_ms: float = Field(
-        default=100.0, ge=1, le=600_000, description="Milliseconds before the first try to reconnect; doubles; 1 to 600000."
+        default=100.0,
+        ge=1,
+        le=600_000,
+        description="Milliseconds before the first try to reconnect; doubles; 1 to 600000.",
     )
     backoff_max_ms: float = Field(
         default=5000.0, ge=1, le=600_000, description="Most milliseconds between tries to reconnect; 1 to 600000."
@@ -114,5 +120,7 @@ class TargetConfig(BaseModel):
                 " so that every session moves in every pass"
             )
         if self.kv_tokens < self.max_budget + 32:
-            raise ValueError(f"kv_tokens: got {self.kv_tokens}, allowed: at least max_budget + 32 ({self.max_budget + 32})")
+            raise ValueError(
+                f"kv_tokens: got {self.kv_tokens}, allowed: at least max_budget + 32 ({self.max_budget + 32})"
+            )
         return self

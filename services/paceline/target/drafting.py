@@ -1,8 +1,8 @@
 """One session's view of its drafter: what it was told, what it was asked, what it answered.
 
-Every tree is addressed by (epoch, base length). A tree for an earlier length is re-rooted along the tokens emitted since;
-it serves if the tree asked for does not come by its deadline. A session that keeps missing deadlines is suspended: not
-waited for, with one question open at a time, and resumed by the first answer in time.
+Every tree is addressed by (epoch, base length). A tree for an earlier length is re-rooted along the tokens emitted
+since; it serves if the tree asked for does not come by its deadline. A session that keeps missing deadlines is
+suspended: not waited for, with one question open at a time, and resumed by the first answer in time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from paceline.speculation.tree import DraftTree
 from paceline.target.context import Context
 from paceline.target.fallback import Fallback
 from paceline.target.lapse import Lapse
-from paceline.target.port import Advance, DraftFault, Open, Retry, TreeArrived, Update
+from paceline.target.port import Advance, DraftFault, Open, Retry, TreeArrived
 from paceline.target.request import SessionRequest
 
 FIRST_PAUSE_S = 0.25  # before a refused session is offered again; doubles
@@ -116,12 +116,19 @@ class Drafting:
 
     @property
     def held(self) -> bool:
-        """True if the drafter holds state for the session, so that its end must be told."""
+        """True if the drafter holds the session, so that trees may come."""
         return self._open and self._generation == self._link.generation
+
+    @property
+    def told(self) -> bool:
+        """True if this connection's drafter has heard of the session, so that its end must be told."""
+        return self._sent > 0 and self._generation is not None and self._generation == self._link.generation
 
     # -- outwards -----------------------------------------------------------------------------------------------------
 
-    def update(self, session: int, context: Context, eos: tuple[int, ...], learn: bool, budget: int, now: float) -> Update | None:
+    def update(
+        self, session: int, context: Context, eos: tuple[int, ...], learn: bool, budget: int, now: float
+    ) -> Open | Advance | None:
         """What to tell the drafter now, if anything. Call `sent` once it is on its way.
 
         A budget of 0 asks for no tree: the session is opened early so that the drafter can read the prompt meanwhile.
@@ -173,7 +180,9 @@ class Drafting:
         length, base = len(context), event.base_length
         if not 1 <= base <= self._sent:
             text = f"tree for length {base}, told of {self._sent}"
-            return self.failed(DraftFault(event.session, event.epoch, Fallback.INVALID, Retry.REOPEN, text), length, event.at)
+            return self.failed(
+                DraftFault(event.session, event.epoch, Fallback.INVALID, Retry.REOPEN, text), length, event.at
+            )
         asked = self._asked
         if asked is not None and asked.length == base:
             self._asked = None

@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from paceline.errors import InvalidField, Overloaded, Unavailable
-from paceline.runtime.reply_text import ReplyText
 from paceline.runtime.runner import ModelRunner
-from paceline.runtime.tokenizer import TextTokenizer
 from paceline.speculation.choices import Choices, SeededChoices
 from paceline.speculation.sampling import SamplingParams
 from paceline.target.allot import StepBudget
@@ -20,10 +18,10 @@ from paceline.target.config import TargetConfig
 from paceline.target.context import Context
 from paceline.target.counters import Counters, Totals
 from paceline.target.drafting import Drafting, DraftTiming, LinkView
-from paceline.target.ending import Ending
+from paceline.target.ending import Ending, StopText
 from paceline.target.events import Cancel, EngineEvent, Resume, Stop, Submit
 from paceline.target.inbox import Inbox
-from paceline.target.loop import BatchLoop, LoopSettings
+from paceline.target.loop import BatchLoop
 from paceline.target.outbox import Outbox
 from paceline.target.port import DraftPort, NoDrafter
 from paceline.target.progress import Progress
@@ -33,6 +31,7 @@ from paceline.target.roster import Roster
 from paceline.target.round import DraftRule, SelectionRule
 from paceline.target.seats import Seats
 from paceline.target.session import Session, Sink
+from paceline.target.talk import DrafterTalk
 
 log = logging.getLogger(__name__)
 
@@ -55,10 +54,10 @@ class TargetEngine:
     def __init__(
         self,
         runner: ModelRunner,
-        tokenizer: TextTokenizer | None,
         config: TargetConfig,
         *,
         outbox: Outbox,
+        stop_text: Callable[[tuple[str, ...]], StopText] | None = None,
         inbox: Inbox[EngineEvent] | None = None,
         port: DraftPort | None = None,
         rule: SelectionRule | None = None,
@@ -66,31 +65,29 @@ class TargetEngine:
         clock: Callable[[], float] = time.monotonic,
         observer: RoundObserver | None = None,
     ) -> None:
-        """`tokenizer` may be None where no request has stop strings. `port` None decodes plainly."""
+        """`stop_text` watches a reply for stop strings; None where no request has any. `port` None decodes plainly."""
         self.context_length = served_context(runner, config)
         self.inbox: Inbox[EngineEvent] = inbox or Inbox(clock)
         self.counters = Counters()
-        self._runner, self._tokenizer, self._config, self._choices, self._clock = runner, tokenizer, config, choices, clock
+        self._runner, self._config, self._clock = runner, config, clock
+        self._stop_text, self._choices = stop_text, choices
         self._outbox = outbox
         self._progress = Progress(clock)
         self._seats = Seats(config.max_sessions + config.max_queue)
         self._roster = Roster(runner.kv, config.max_sessions)
         timing = DraftTiming(config.draft_deadline_ms / 1e3, config.probe_ms / 1e3, config.suspend_after)
         self._link = LinkView(timing)
+        eos = tuple(sorted(runner.info.eos_token_ids))
+        talk = DrafterTalk(self._link, port or NoDrafter(), eos, learn=config.learn)
         self._ids = count(1)
         self._lost: str | None = None
         self._loop = BatchLoop(
             runner,
             rule or DraftRule(),
-            LoopSettings(
-                budget=StepBudget(config.step_tokens, config.prefill_chunk),
-                learn=config.learn,
-                cost_aware=config.cost_aware,
-                eos_token_ids=tuple(sorted(runner.info.eos_token_ids)),
-            ),
+            StepBudget(config.step_tokens, config.prefill_chunk),
+            cost_aware=config.cost_aware,
             roster=self._roster,
-            link=self._link,
-            port=port or NoDrafter(),
+            talk=talk,
             inbox=self.inbox,
             outbox=outbox,
             start=self._session,
@@ -115,12 +112,14 @@ class TargetEngine:
         return not self._thread.is_alive()
 
     def healthy(self) -> None:
-        """Raises Unavailable if the engine is lost, or has not moved for `stall_s` while work is pending. Never blocks."""
+        """Raises Unavailable if the engine is lost, or has not moved for `stall_s` with work pending. Never blocks."""
         if self._lost is not None:
             raise Unavailable(f"the engine is lost: {self._lost}")
         stalled_s = self._progress.stalled_s
         if stalled_s > self._config.stall_s:
-            raise Unavailable(f"no progress for {stalled_s:.1f} s while work is pending; stall_s is {self._config.stall_s:g}")
+            raise Unavailable(
+                f"no progress for {stalled_s:.1f} s while work is pending; stall_s is {self._config.stall_s:g}"
+            )
 
     # -- sessions -----------------------------------------------------------------------------------------------------
 
@@ -173,9 +172,9 @@ class TargetEngine:
         room = min(request.max_tokens, self.context_length - len(request.prompt))
         text = None
         if request.stops:
-            if self._tokenizer is None:
+            if self._stop_text is None:
                 raise InvalidField("stop", request.stops, "none", "This engine has no tokenizer.")
-            text = ReplyText(self._tokenizer, request.stops)
+            text = self._stop_text(request.stops)
         ending = Ending(frozenset() if request.ignore_eos else self._runner.info.eos_token_ids, text, room)
         return Session(
             submit.session,
@@ -210,7 +209,7 @@ def served_context(runner: ModelRunner, config: TargetConfig) -> int:
 
     Raises InvalidField if KV memory is too small for anything.
     """
-    page = runner.kv.page_tokens
+    page = runner.kv.page_size
     kv_tokens = runner.kv.pages_total * page
     fits = kv_tokens - config.max_budget - page  # a tree and the unused end of a page
     if fits < 2:

@@ -96,5 +96,3 @@ class FrameCodec:
             max_nodes=self.max_nodes,
             max_depth=self.max_depth,
         )
-
-

@@ -1,7 +1,7 @@
 """The link to a drafter: one bidirectional stream, leased, kept alive and renewed.
 
-It carries frames and knows nothing of rounds. While no drafter is reached it tries again with growing pauses; the engine
-meanwhile decodes plainly. Runs on the event loop; `send` is called in the compute thread.
+It carries frames and knows nothing of rounds. While no drafter is reached it tries again with growing pauses; the
+engine meanwhile decodes plainly. Runs on the event loop; `send` is called in the compute thread.
 """
 
 from __future__ import annotations

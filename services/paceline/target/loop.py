@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from paceline.errors import DeadlineExceeded, EngineFault, PacelineError, Unavailable
 from paceline.runtime.kv import OutOfPages
@@ -18,18 +17,18 @@ from paceline.runtime.runner import ModelRunner
 from paceline.speculation.verify import Walk
 from paceline.target.allot import StepBudget
 from paceline.target.counters import Counters
-from paceline.target.drafting import LinkView
 from paceline.target.events import Cancel, EngineEvent, Resume, Stop, Submit
 from paceline.target.execute import Failed, Ran, execute, try_out
 from paceline.target.finish import FinishReason
 from paceline.target.inbox import Inbox
 from paceline.target.outbox import Outbox
-from paceline.target.port import Close, DraftFault, DraftPort, LinkDown, LinkUp, TreeArrived, Update
+from paceline.target.port import DraftFault, LinkDown, LinkUp, TreeArrived
 from paceline.target.progress import Progress
 from paceline.target.record import RoundObserver, RoundRecord
 from paceline.target.roster import Roster
-from paceline.target.round import SelectionRule, Settled, ask, settle, walk
+from paceline.target.round import SelectionRule, Settled, settle, walk
 from paceline.target.session import Session
+from paceline.target.talk import DrafterTalk
 from paceline.target.turn import Turn, Wait
 from paceline.target.worth import path_probs, worthwhile
 
@@ -42,16 +41,6 @@ class EngineLost(Exception):
     """The engine cannot go on; the text says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoopSettings:
-    """What the loop is told of its configuration."""
-
-    budget: StepBudget
-    learn: bool  # whether drafters may learn from served text
-    cost_aware: bool  # whether trees are cut to what pays
-    eos_token_ids: tuple[int, ...]
-
-
 class BatchLoop:
     """Runs sessions until told to stop."""
 
@@ -59,11 +48,11 @@ class BatchLoop:
         self,
         runner: ModelRunner,
         rule: SelectionRule,
-        settings: LoopSettings,
+        budget: StepBudget,
         *,
+        cost_aware: bool,
         roster: Roster,
-        link: LinkView,
-        port: DraftPort,
+        talk: DrafterTalk,
         inbox: Inbox[EngineEvent],
         outbox: Outbox,
         start: Callable[[Submit], Session],
@@ -73,13 +62,15 @@ class BatchLoop:
         clock: Callable[[], float],
         observer: RoundObserver | None,
     ) -> None:
-        """`start` makes a session of a request; `ended` is called once for each that has ended."""
-        self._runner, self._rule, self._settings = runner, rule, settings
-        self._roster, self._link, self._port = roster, link, port
+        """`cost_aware`: whether trees are cut to what pays.
+
+        `start` makes a session of a request; `ended` is called once for each that has ended.
+        """
+        self._runner, self._rule, self._budget, self._cost_aware = runner, rule, budget, cost_aware
+        self._roster, self._talk = roster, talk
         self._inbox, self._outbox = inbox, outbox
         self._start, self._ended = start, ended
         self._counters, self._progress, self._clock, self._observer = counters, progress, clock, observer
-        self._goodbyes: list[Update] = []  # last words to the drafter, sent with the next frame
         self._held_since = clock()  # end of the step before, or of a sleep without work
 
     def run(self) -> None:
@@ -89,11 +80,13 @@ class BatchLoop:
             stop = self._receive(self._inbox.take())
             if stop is not None:
                 self.end_all(Unavailable(stop.reason))
+                self._talk.tell([], 0, self._clock())  # last goodbyes
+                self._outbox.flush()
                 return
             now = self._clock()
             self._expire(now)
             self._roster.admit()
-            self._tell_drafter(now)
+            self._talk.tell(self._moving(), self._share(), now)
             self._outbox.flush()
             turns, wake_at = self._choose(now)
             if turns:
@@ -128,13 +121,11 @@ class BatchLoop:
                     session = self._roster.find(event.session)
                     if session is not None:
                         session.paused = False
-                case LinkUp():
-                    self._link.up(event.generation)
-                case LinkDown():
-                    self._link.down(event.reason)
-                    self._goodbyes.clear()  # the end of the stream has said it
+                case LinkUp() | LinkDown():
+                    self._talk.linked(event)
                 case TreeArrived() | DraftFault():
-                    self._from_drafter(event)
+                    if not self._talk.heard(event, self._roster.find(event.session), self._clock()):
+                        self._counters.add(stale_frames=1)
         return None
 
     def _submit(self, event: Submit) -> None:
@@ -151,19 +142,6 @@ class BatchLoop:
         if resumed.reason is not None:  # everything had been delivered; only the end had not
             self._finish(session, resumed.reason, resumed.stop_match)
 
-    def _from_drafter(self, event: TreeArrived | DraftFault) -> None:
-        session = self._roster.find(event.session)
-        if session is None:
-            known = False
-        elif isinstance(event, TreeArrived):
-            known = session.drafting.arrived(event, session.context)
-        else:
-            known = session.drafting.failed(event, len(session.context), self._clock())
-            if known:
-                log.warning("session %d: drafter: %s: %s", event.session, event.reason, event.text)
-        if not known:
-            self._counters.add(stale_frames=1)
-
     def _expire(self, now: float) -> None:
         late = [each for each in self._roster if each.request.deadline is not None and now >= each.request.deadline]
         for session in late:
@@ -171,43 +149,22 @@ class BatchLoop:
 
     # -- the step -----------------------------------------------------------------------------------------------------
 
+    def _moving(self) -> list[Session]:
+        return [each for each in self._roster.active if not each.paused]
+
     def _share(self) -> int:
         """Draft nodes each session may have in the next pass."""
-        moving = [each for each in self._roster.active if not each.paused]
+        moving = self._moving()
         reading = sum(each.rounds == 0 for each in moving)
         drafting = sum(each.rounds > 0 and each.request.wish.budget > 0 for each in moving)
-        return self._settings.budget.draft_share(len(moving) - reading, drafting, reading)
-
-    def _tell_drafter(self, now: float) -> None:
-        generation = self._link.generation
-        if generation is None:
-            return
-        share, updates = self._share(), list(self._goodbyes)
-        told: list[tuple[Session, Update]] = []
-        for session in self._roster.active:
-            if session.paused:
-                continue
-            eos = () if session.request.ignore_eos else self._settings.eos_token_ids
-            update = ask(session, share, eos, self._settings.learn, now)
-            if update is not None:
-                updates.append(update)
-                told.append((session, update))
-        if not updates:
-            return
-        if not self._port.send(generation, updates):  # a drafter that does not read: its trees count as late
-            self._link.missed()
-            return
-        self._goodbyes.clear()
-        for session, update in told:
-            session.drafting.sent(update, now)
+        return self._budget.draft_share(len(moving) - reading, drafting, reading)
 
     def _choose(self, now: float) -> tuple[list[Turn], float | None]:
         """The turns of the next pass; none, and when to look again, while a tree is worth waiting for."""
-        share, hold_until = self._share(), self._held_since + HOLD * self._link.timing.deadline_s
-        turns, wake_at = [], None
-        for session in self._roster.active:
-            if session.paused:
-                continue
+        share, hold_until = self._share(), self._held_since + HOLD * self._talk.link.timing.deadline_s
+        turns: list[Turn] = []
+        wake_at: float | None = None
+        for session in self._moving():
             choice = self._rule.choose(session, self._committed(session), share, now, hold_until)
             if isinstance(choice, Wait):
                 wake_at = choice.until if wake_at is None else min(wake_at, choice.until)
@@ -219,10 +176,10 @@ class BatchLoop:
         started_at = self._clock()
         for turn in turns:
             turn.session.drafting.overdue(len(turn.session.context), started_at)
-        self._link.stepped()
-        turns = self._settings.budget.pack(turns)
-        if self._settings.cost_aware:
-            turns = worthwhile(turns, self._runner.costs.seconds)
+        self._talk.link.stepped()
+        turns = self._budget.pack(turns)
+        if self._cost_aware:
+            turns = worthwhile(turns, self._runner.costs)
         ran = False
         for outcome in execute(self._runner, turns):
             if isinstance(outcome, Failed):
@@ -253,7 +210,7 @@ class BatchLoop:
 
     def _emit(self, turn: Turn, settled: Settled, now: float) -> None:
         session, delivery = turn.session, settled.delivery
-        if self._settings.cost_aware and session.request.wish.budget:
+        if self._cost_aware and session.request.wish.budget:
             session.calibration.learn(float(path_probs(turn.tree).sum()), settled.accepted)
         self._counters.add(
             emitted=len(delivery.tokens),
@@ -317,11 +274,7 @@ class BatchLoop:
 
     def _finish(self, session: Session, reason: FinishReason, stop_match: str) -> None:
         session.sink.finish(session.finish(reason, stop_match, self._clock()))
-        if self._settings.learn:
-            last = session.drafting.ending(session.id, session.context)
-            if last is not None:
-                self._goodbyes.append(last)
-        self._leave(session)
+        self._leave(session, complete=True)
 
     def _failed(self, failed: Failed) -> None:
         session, error = failed.turn.session, failed.error
@@ -334,9 +287,8 @@ class BatchLoop:
         session.sink.fail(error)
         self._leave(session)
 
-    def _leave(self, session: Session) -> None:
-        if session.drafting.held:
-            self._goodbyes.append(Close(session.id, session.drafting.epoch))
+    def _leave(self, session: Session, *, complete: bool = False) -> None:
+        self._talk.goodbye(session, complete=complete)
         self._ended()
         self._roster.remove(session)
 
@@ -347,4 +299,3 @@ class BatchLoop:
     def _sequence(session: Session) -> int:
         assert session.sequence is not None
         return session.sequence
-

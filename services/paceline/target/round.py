@@ -84,7 +84,9 @@ def walk(turn: Turn, rows: PassRows, segment: int, vocab_size: int) -> Walk:
     first = turn.chunk  # segment node of the tree's first node
 
     def row_at(node: int) -> Row:
-        return process(rows.logits(segment, first + node if node != ROOT else first - 1), session.request.sampling, vocab_size)
+        return process(
+            rows.logits(segment, first + node if node != ROOT else first - 1), session.request.sampling, vocab_size
+        )
 
     return sample_match(turn.tree, row_at, session.choices, len(session.context), session.ending.is_eos)
 

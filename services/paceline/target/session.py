@@ -8,13 +8,13 @@ from typing import Protocol
 
 from paceline.errors import PacelineError
 from paceline.speculation.choices import Choices
+from paceline.target.calibration import Calibration
 from paceline.target.context import Context
 from paceline.target.drafting import Drafting
 from paceline.target.ending import Delivery, Ending
 from paceline.target.fallback import Fallback
 from paceline.target.finish import Finish, FinishReason, SessionStats
 from paceline.target.request import SessionRequest
-from paceline.target.calibration import Calibration
 
 
 class Sink(Protocol):
@@ -40,8 +40,8 @@ class Session:
     """
 
     __slots__ = (
-        "accepted", "calibration", "choices", "context", "drafted", "drafting", "ending", "fallbacks", "first_token_at", "id", "paused",
-        "request", "resumed", "rounds", "sequence", "sink", "started_at",
+        "accepted", "calibration", "choices", "context", "drafted", "drafting", "ending", "fallbacks", "first_token_at",
+        "id", "paused", "request", "resumed", "rounds", "sequence", "sink", "started_at",
     )  # fmt: skip
 
     def __init__(
@@ -83,7 +83,9 @@ class Session:
             stop_match=stop_match,
             prompt_tokens=self.context.prompt_length,
             completion_tokens=self.context.reply_length,
-            stats=SessionStats(self.rounds, self.drafted, self.accepted, {str(k): n for k, n in self.fallbacks.items()}),
+            stats=SessionStats(
+                self.rounds, self.drafted, self.accepted, {str(k): n for k, n in self.fallbacks.items()}
+            ),
             ttft_s=0.0 if first is None else first - self.started_at,
             total_s=now - self.started_at,
         )

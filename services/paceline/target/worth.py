@@ -1,18 +1,19 @@
 """Which draft nodes are worth their place in a pass.
 
-A node's worth is the chance that it is delivered: the product of the drafter's probabilities along its path, times how far
-this session's drafter has been right so far. Nodes are taken in that order over all sessions as long as tokens expected
-per second rise, by the measured seconds of passes. The choice changes speed, never tokens.
+A node's worth is the chance that it is delivered: the product of the drafter's probabilities along its path, times how
+far this session's drafter has been right so far. Nodes are taken in that order over all sessions as long as tokens
+expected per second rise, by the measured seconds of passes. The choice changes speed, never tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.runtime.costs import PassCosts
 from paceline.speculation.tree import DraftTree
 from paceline.target.fallback import Fallback
 from paceline.target.turn import Turn
@@ -22,7 +23,9 @@ UNKNOWN_PROB = 0.5  # of a node given its parent, where the drafter does not say
 
 def path_probs(tree: DraftTree) -> NDArray[np.float64]:  # [nodes] float64
     """Chance of each node's path by the drafter's own probabilities."""
-    given_parent = np.full(len(tree), UNKNOWN_PROB) if tree.log_probs is None else np.exp(tree.log_probs.astype(np.float64))
+    given_parent = (
+        np.full(len(tree), UNKNOWN_PROB) if tree.log_probs is None else np.exp(tree.log_probs.astype(np.float64))
+    )
     probs = np.minimum(given_parent, 1.0)
     for node, parent in enumerate(tree.parents.tolist()):
         if parent >= 0:
@@ -30,20 +33,20 @@ def path_probs(tree: DraftTree) -> NDArray[np.float64]:  # [nodes] float64
     return probs
 
 
-def worthwhile(turns: Sequence[Turn], seconds: Callable[[int], float]) -> list[Turn]:
+def worthwhile(turns: Sequence[Turn], costs: PassCosts) -> list[Turn]:
     """The turns with their trees cut to what pays; a tree cut to nothing counts as a fallback for load.
 
-    `seconds(n)` is the time of a pass of n tokens.
+    Where pass times are not measured everything pays.
     """
     drafted = [index for index, turn in enumerate(turns) if len(turn.tree)]
-    if not drafted:
+    if not drafted or costs.seconds(1) is None:
         return list(turns)
     worths = [turns[index].session.calibration.factor * path_probs(turns[index].tree) for index in drafted]
     worth = np.minimum(np.concatenate(worths), 1.0)
     owner = np.repeat(np.arange(len(drafted)), [len(each) for each in worths])
     order = np.argsort(-worth, kind="stable")  # a path is never worth more than its parent, and comes after it on a tie
     plain_tokens = sum(turn.chunk for turn in turns)
-    times = np.asarray([seconds(plain_tokens + nodes) for nodes in range(len(order) + 1)])
+    times = np.asarray([_seconds(costs, plain_tokens + nodes) for nodes in range(len(order) + 1)])
     gains = len(turns) + np.concatenate(([0.0], np.cumsum(worth[order])))
     rates = gains / times
     taken = int(len(rates) - 1 - np.argmax(rates[::-1]))  # the largest of equals
@@ -60,3 +63,8 @@ def worthwhile(turns: Sequence[Turn], seconds: Callable[[int], float]) -> list[T
         elif len(nodes) < len(turn.tree):
             cut[index] = replace(turn, tree=turn.tree.keep(nodes))
     return cut
+
+
+def _seconds(costs: PassCosts, tokens: int) -> float:
+    """Seconds of a pass as it is run, padding included."""
+    return costs.seconds(costs.padded(tokens)) or 1.0

@@ -1,0 +1,74 @@
+"""The compute thread's conversation with the drafter: one frame out per step, events in."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from paceline.target.drafting import LinkView
+from paceline.target.port import Advance, Close, DraftFault, DraftPort, LinkDown, LinkUp, Open, TreeArrived, Update
+from paceline.target.round import ask
+from paceline.target.session import Session
+
+log = logging.getLogger(__name__)
+
+
+class DrafterTalk:
+    """Says what moved and asks for trees; takes what comes back to the session it belongs to."""
+
+    def __init__(self, link: LinkView, port: DraftPort, eos_token_ids: tuple[int, ...], *, learn: bool) -> None:
+        """`learn`: whether drafters may learn from served text."""
+        self.link = link
+        self._port, self._eos, self._learn = port, eos_token_ids, learn
+        self._goodbyes: list[Update] = []  # last words for sessions that ended; they go with the next frame
+
+    def tell(self, sessions: Sequence[Session], budget: int, now: float) -> None:
+        """One frame of everything that moved. `budget` is what load allows each session, in draft nodes."""
+        generation = self.link.generation
+        if generation is None:
+            return
+        frame: list[Update] = list(self._goodbyes)
+        told: list[tuple[Session, Open | Advance]] = []
+        for session in sessions:
+            eos = () if session.request.ignore_eos else self._eos
+            update = ask(session, budget, eos, self._learn, now)
+            if update is not None:
+                frame.append(update)
+                told.append((session, update))
+        if not frame:
+            return
+        if not self._port.send(generation, frame):  # it does not read: as good as a missed deadline
+            self.link.missed()
+            return
+        self._goodbyes.clear()
+        for session, update in told:
+            session.drafting.sent(update, now)
+
+    def linked(self, event: LinkUp | LinkDown) -> None:
+        """The connection has changed. Sessions notice by its generation."""
+        self._goodbyes.clear()  # the end of the stream has said them
+        if isinstance(event, LinkUp):
+            self.link.up(event.generation)
+        else:
+            self.link.down(event.reason)
+
+    def heard(self, event: TreeArrived | DraftFault, session: Session | None, now: float) -> bool:
+        """Takes a tree or a fault; False if it belongs to no session, or to an earlier incarnation of one."""
+        if session is None:
+            return False
+        if isinstance(event, TreeArrived):
+            return session.drafting.arrived(event, session.context)
+        known = session.drafting.failed(event, len(session.context), now)
+        if known:
+            log.warning("session %d: drafter: %s: %s", event.session, event.reason, event.text)
+        return known
+
+    def goodbye(self, session: Session, *, complete: bool) -> None:
+        """The session ends. A complete reply's last tokens are told first, for a drafter that learns."""
+        if not session.drafting.told:
+            return
+        if complete and self._learn:
+            last = session.drafting.ending(session.id, session.context)
+            if last is not None:
+                self._goodbyes.append(last)
+        self._goodbyes.append(Close(session.id, session.drafting.epoch))
