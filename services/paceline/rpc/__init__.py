@@ -1,0 +1,1 @@
+"""The gRPC edge shared by the services: statuses, channels, servers, conversions."""
