@@ -1,0 +1,152 @@
+"""What to serve: the command line over a Serve config file over the defaults."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from paceline.app_config import AppConfig, parse
+from paceline.errors import InvalidField
+
+IMPORT_PATH = "paceline.app:build"
+SERVICER_FUNCTION = "paceline.v1.inference_pb2_grpc.add_InferenceServiceServicer_to_server"
+NO_DRAFTER = "none"
+OWN_PROPOSERS = ("suffix",)  # names for --drafter that are not models
+
+# Fields of a Serve config file that `paceline serve` honours, by the path to them. All others are refused by name.
+_KNOWN: dict[str, tuple[str, ...]] = {
+    "": ("proxy_location", "http_options", "grpc_options", "logging_config", "applications"),
+    "http_options": ("host", "port"),
+    "grpc_options": ("port", "grpc_servicer_functions", "request_timeout_s"),
+    "applications.0": ("name", "route_prefix", "import_path", "args"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """One `paceline serve`, fully resolved."""
+
+    app: AppConfig
+    name: str = "paceline"  # of the Serve application
+    route_prefix: str = "/"  # without one, Serve 2.60 does not route gRPC to the application either
+    host: str = "127.0.0.1"  # of the ingress
+    http_port: int = 8000
+    grpc_port: int = 9000
+    request_timeout_s: float | None = None  # server-side limit of a whole call; None: none
+    proxy_location: str = "HeadOnly"
+    logging_config: Mapping[str, Any] | None = None
+    ray_address: str | None = None  # of an existing cluster; None starts one on this machine
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `paceline serve`."""
+    parser.add_argument("--config", metavar="FILE", help="Serve config file, for example deploy/serve/local.yaml")
+    parser.add_argument("--grpc-port", type=int, metavar="N", help="port of the gRPC ingress (9000)")
+    parser.add_argument("--http-port", type=int, metavar="N", help="port of the HTTP ingress (8000)")
+    parser.add_argument("--host", metavar="ADDRESS", help="address the ingress listens on (127.0.0.1)")
+    parser.add_argument("--target", metavar="MODEL", help="target model: a known name, a folder or a Hugging Face id")
+    parser.add_argument(
+        "--drafter", metavar="WHAT", help='"suffix", "none", or a drafter model: a name, a folder or a Hugging Face id'
+    )
+    parser.add_argument("--dtype", metavar="FORMAT", help="auto, float32 or bfloat16; of target and drafter")
+    parser.add_argument("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:N; of target and drafter")
+    parser.add_argument(
+        "--ray-address", metavar="ADDRESS", help="join this Ray cluster instead of starting one, for example auto"
+    )
+
+
+def read(arguments: argparse.Namespace) -> ServeOptions:
+    """Resolves the options. Raises InvalidField naming the flag or the file's field."""
+    document = _load(arguments.config) if arguments.config else {}
+    http, grpc = document.get("http_options", {}), document.get("grpc_options", {})
+    application = document.get("applications", [{}])[0]
+    options = ServeOptions(
+        app=parse(_with_flags(application.get("args", {}), arguments)),
+        name=str(application.get("name", "paceline")),
+        route_prefix=str(application.get("route_prefix", "/")),
+        host=_first(arguments.host, http.get("host"), "127.0.0.1"),
+        http_port=_port("--http-port", _first(arguments.http_port, http.get("port"), 8000)),
+        grpc_port=_port("--grpc-port", _first(arguments.grpc_port, grpc.get("port"), 9000)),
+        request_timeout_s=grpc.get("request_timeout_s"),
+        proxy_location=str(document.get("proxy_location", "HeadOnly")),
+        logging_config=document.get("logging_config"),
+        ray_address=arguments.ray_address,
+    )
+    if options.ray_address is None and options.proxy_location != "HeadOnly":
+        remedy = "The nodes of a local cluster share this machine's ports; --ray-address joins a cluster of machines."
+        raise InvalidField("proxy_location", options.proxy_location, "HeadOnly", remedy)
+    if options.http_port == options.grpc_port:
+        raise InvalidField("--grpc-port", options.grpc_port, "another port than --http-port")
+    return options
+
+
+def _with_flags(arguments: Mapping[str, Any], flags: argparse.Namespace) -> dict[str, Any]:
+    """The application's `args` with the command line laid over them."""
+    merged = {name: dict(part) if isinstance(part, Mapping) else part for name, part in arguments.items()}
+
+    def put(part: str, **settings: str | None) -> None:
+        given = {name: value for name, value in settings.items() if value is not None}
+        if not given or (part in merged and not isinstance(merged[part], dict)):
+            return  # nothing to add, or `drafter: null`, which stays so unless --drafter says otherwise
+        section = merged.setdefault(part, {})
+        section["settings"] = {**section.get("settings", {}), **given}
+
+    if flags.drafter == NO_DRAFTER:
+        merged["drafter"] = None
+    elif flags.drafter is not None:
+        if merged.get("drafter", {}) is None:
+            merged["drafter"] = {}
+        if flags.drafter in OWN_PROPOSERS:
+            put("drafter", proposer=flags.drafter)
+        else:
+            put("drafter", proposer="model", model=flags.drafter)
+    put("target", model=flags.target)
+    for part in ("target", "drafter"):
+        put(part, dtype=flags.dtype, device=flags.device)
+    return merged
+
+
+def _load(path: str) -> dict[str, Any]:
+    try:
+        document = yaml.safe_load(Path(path).read_text())
+    except OSError as error:
+        raise InvalidField("--config", path, "a file that can be read", error.strerror or "") from None
+    except yaml.YAMLError as error:
+        raise InvalidField("--config", path, "a YAML file", " ".join(str(error).split())) from None
+    _check(document, "")
+    applications = document.get("applications")
+    if not isinstance(applications, list) or len(applications) != 1:
+        raise InvalidField("applications", applications, "a list of exactly one application")
+    _check(applications[0], "applications.0")
+    for section in ("http_options", "grpc_options"):
+        _check(document.get(section, {}), section)
+    if (path := applications[0].get("import_path")) != IMPORT_PATH:
+        raise InvalidField("applications.0.import_path", path, IMPORT_PATH, "Use `serve deploy` for other applications.")
+    functions = document.get("grpc_options", {}).get("grpc_servicer_functions", [SERVICER_FUNCTION])
+    if functions != [SERVICER_FUNCTION]:
+        raise InvalidField("grpc_options.grpc_servicer_functions", functions, f"[{SERVICER_FUNCTION}]")
+    return dict(document)
+
+
+def _check(section: object, path: str) -> None:
+    if not isinstance(section, Mapping):
+        raise InvalidField(path or "--config", section, "a mapping")
+    for name in section:
+        if name not in _KNOWN[path]:
+            field = f"{path}.{name}" if path else str(name)
+            raise InvalidField(field, section[name], f"no such field here; known: {', '.join(_KNOWN[path])}")
+
+
+def _first(*values: Any) -> Any:
+    return next(value for value in values if value is not None)
+
+
+def _port(field: str, port: object) -> int:
+    if not isinstance(port, int) or not 1 <= port <= 65535:
+        raise InvalidField(field, port, "1 to 65535")
+    return port

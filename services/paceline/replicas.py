@@ -1,0 +1,84 @@
+"""What the deployments share at the Ray edge: where a replica listens, how it computes, how one finds another."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from paceline.errors import Unavailable
+
+LEASE_TIMEOUT_S = 5.0  # a handle call waits for ever where no replica runs
+
+
+class Listening(Protocol):
+    """Where replicas listen: a host, or "node" for the node's own address, and a range of ports, or 0 for any."""
+
+    host: str
+    first_port: int
+    last_port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A replica that was alive when it answered."""
+
+    address: str  # host:port of its data plane
+    incarnation: str  # changes whenever the replica restarts
+
+
+def listen_on(where: Listening) -> tuple[str, int]:
+    """(host, port) for a replica's server on this node. Raises Unavailable if every port of the range is taken."""
+    import ray
+
+    host = ray.util.get_node_ip_address() if where.host == "node" else where.host
+    if where.first_port == 0:
+        return host, 0
+    for port in range(where.first_port, where.last_port + 1):
+        # Replicas on one node share the range; the server itself still refuses a port that is taken in between.
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+            except OSError:
+                continue
+            return host, port
+    raise Unavailable(
+        f"data_plane: every port from {where.first_port} to {where.last_port} is taken on {host};"
+        " widen the range or run fewer replicas per node"
+    )
+
+
+def use_threads(count: int) -> None:
+    """Sets the compute threads of this process; 0 takes one per CPU. Ray's own default follows `num_cpus`."""
+    import torch
+
+    torch.set_num_threads(count or _cpus())
+
+
+def _cpus() -> int:
+    """CPUs this process may run on."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+async def lease(handle: Any, service: str, timeout_s: float = LEASE_TIMEOUT_S) -> Lease:
+    """Asks Ray Serve for a live replica of `service`. Raises Unavailable if none answers in time."""
+    try:
+        answer = await asyncio.wait_for(_call(handle), timeout_s)
+    except TimeoutError:
+        raise Unavailable(f"no {service} replica answered within {timeout_s:g} s") from None
+    except asyncio.CancelledError:
+        raise
+    except Exception as error:  # Ray raises many kinds: replica died, deployment failed, back-pressure
+        raise Unavailable(f"no {service} replica can be reached: {type(error).__name__}") from error
+    return Lease(**answer)
+
+
+async def _call(handle: Any) -> dict[str, str]:
+    answer: dict[str, str] = await handle.lease.remote()
+    return answer
