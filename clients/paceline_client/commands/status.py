@@ -1,0 +1,72 @@
+"""`paceline status`: what runs, and how it is doing."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from typing import Any
+
+from paceline_client.commands.connect import add_connection_options, connect
+from paceline_client.service import DrafterState, ModelInfo, Status, TargetState
+
+
+def add_parser(subparsers: Any) -> None:
+    """Adds the command."""
+    parser = subparsers.add_parser("status", help="show what runs", description="Shows the model and the live state.")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    add_connection_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the state."""
+    with connect(args) as client:
+        info, status = client.get_model_info(), client.status()
+    if args.json:
+        print(json.dumps({"model": asdict(info), "status": asdict(status)}, ensure_ascii=False))
+    else:
+        print("\n".join(table(info, status)))
+    return 0
+
+
+def table(info: ModelInfo, status: Status) -> list[str]:
+    """The state in lines of two columns."""
+    sampling = f"temperature {info.temperature:g}, top-k {info.top_k}, top-p {info.top_p:g}"
+    size = f"{info.vocab_size} tokens, context {info.context_length}"
+    rows = [
+        ("model", f"{info.model}, {info.dtype} on {info.device}, {size}"),
+        ("defaults", f"{sampling}, budget {info.budget} of at most {info.max_budget}"),
+        ("gateway", f"version {info.version}, {status.gateway_requests} requests in flight"),
+    ]
+    for target in status.targets:
+        rows += _target_rows(target)
+    if not status.targets:
+        rows.append(("target", "none"))
+    rows += [("drafter", _drafter(drafter)) for drafter in status.drafters]
+    if not status.drafters:
+        rows.append(("drafter", "none linked; decoding plainly"))
+    return [f"{name:<9} {text}" for name, text in rows]
+
+
+def _target_rows(target: TargetState) -> list[tuple[str, str]]:
+    link = f"{target.drafter_state} {target.drafter_address}".strip() or "absent"
+    share = f" ({target.accepted / target.drafted:.0%})" if target.drafted else ""
+    reasons = ", ".join(f"{reason} {n}" for reason, n in sorted(target.fallbacks.items())) or "none"
+    return [
+        (
+            "target",
+            f"{target.address}, {target.active_sessions} active, {target.queued_sessions} queued,"
+            f" KV pages {target.kv_pages_used} of {target.kv_pages_total}",
+        ),
+        (
+            "",
+            f"{target.passes} passes, {target.emitted} tokens, {target.accepted} of {target.drafted} drafted"
+            f" accepted{share}",
+        ),
+        ("", f"drafter link {link}, fallbacks: {reasons}"),
+    ]
+
+
+def _drafter(drafter: DrafterState) -> str:
+    return f"{drafter.address}, {drafter.proposer}, {drafter.sessions} sessions, {drafter.streams} streams"
