@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from paceline.errors import InvalidField
 
 
-def ints_to_bytes(values: Sequence[int] | NDArray[np.integer]) -> bytes:  # type: ignore[type-arg]
+def ints_to_bytes(values: Sequence[int] | NDArray[np.integer]) -> bytes:
     """Little-endian int32. Raises OverflowError for a value that does not fit."""
     return np.asarray(values, dtype="<i4").tobytes()
 
@@ -20,7 +20,7 @@ def bytes_to_ints(data: bytes, field: str) -> NDArray[np.int32]:
     return _decoded(data, field, "<i4").astype(np.int32, copy=False)
 
 
-def floats_to_bytes(values: Sequence[float] | NDArray[np.floating]) -> bytes:  # type: ignore[type-arg]
+def floats_to_bytes(values: Sequence[float] | NDArray[np.floating]) -> bytes:
     """Little-endian float32."""
     return np.asarray(values, dtype="<f4").tobytes()
 
