@@ -1,0 +1,1 @@
+"""The commands of `paceline` that need the serve extra."""
