@@ -15,7 +15,7 @@ def ints_to_bytes(values: Sequence[int] | NDArray[np.integer]) -> bytes:
     return np.asarray(values, dtype="<i4").tobytes()
 
 
-def bytes_to_ints(data: bytes, field: str) -> NDArray[np.int32]:
+def bytes_to_ints(data: bytes, field: str = "array") -> NDArray[np.int32]:
     """[len / 4] int32. Raises InvalidField, naming `field`, unless the length is a multiple of 4."""
     return _decoded(data, field, "<i4").astype(np.int32, copy=False)
 
@@ -25,7 +25,7 @@ def floats_to_bytes(values: Sequence[float] | NDArray[np.floating]) -> bytes:
     return np.asarray(values, dtype="<f4").tobytes()
 
 
-def bytes_to_floats(data: bytes, field: str) -> NDArray[np.float32]:
+def bytes_to_floats(data: bytes, field: str = "array") -> NDArray[np.float32]:
     """[len / 4] float32. Raises InvalidField, naming `field`, unless the length is a multiple of 4."""
     return _decoded(data, field, "<f4").astype(np.float32, copy=False)
 

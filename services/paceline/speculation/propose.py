@@ -50,8 +50,8 @@ def coupled(
 ) -> Candidates:
     """The candidates most likely to be the target's own draw, given the noise of that draw.
 
-    They are the ranked candidates of the drafter's row tilted by the noise, `draft_probs * exp(g / strength)`,
-    renormalised: the order of `strength * log draft_probs + g`. Strength 1 imitates a target equal to the drafter,
+    They are the ranked candidates of the drafter's row tilted by the noise, `draft_probs * exp(g / strength)`, scaled to
+    the mass the untilted candidates have (1 for a whole row): the order of `strength * log draft_probs + g`. Strength 1 imitates a target equal to the drafter,
     infinity ignores the noise. The tilted values also serve as path scores, so a tree spends its budget where the
     noise points.
     """
@@ -62,7 +62,8 @@ def coupled(
     if not math.isfinite(peak):
         return NO_CANDIDATES
     total = peak + math.log(float(np.exp(tilted - peak).sum()))
-    return ranked(token_ids, tilted - total, width)
+    mass = min(1.0, float(np.exp(log_probs).sum()))
+    return ranked(token_ids, tilted - total + math.log(mass), width)
 
 
 def draft_noise_key(params: SamplingParams, position: int) -> int:

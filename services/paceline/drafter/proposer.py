@@ -1,0 +1,96 @@
+"""What a drafter engine needs of a proposer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.speculation.propose import Candidates, coupled, draft_noise_key, ranked
+from paceline.speculation.sampling import SamplingParams
+from paceline.speculation.tree import DraftTree
+
+
+class ContextTooLong(Exception):
+    """A session's context exceeds what the proposer can hold; the text gives both numbers."""
+
+
+class NoSlot(Exception):
+    """The proposer has no room for another session now; the text names the limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftOptions:
+    """How trees of a session are drafted; fixed when it opens."""
+
+    coupled: bool  # candidates are ranked under the target's noise
+    strength: float  # coupling strength; used if coupled
+    sampling: SamplingParams  # the request's parameters; the seed is right only if coupled
+    eos_token_ids: frozenset[int]  # a tree does not grow below one
+    vocab_size: int  # ids from here on are never proposed
+    learn: bool  # whether other sessions may profit from this one's text
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """A tree that is wanted."""
+
+    session: int
+    budget: int  # nodes, at least 1
+
+
+class Proposer(Protocol):
+    """Guesses trees for sessions. All calls come from the drafter's compute thread.
+
+    A session that a call names has been opened and not closed. A call that raises leaves other sessions as they were;
+    the engine then closes the session it was about.
+    """
+
+    name: str  # kind of proposer, for people
+
+    @property
+    def tokenizer_fingerprint(self) -> str:
+        """Fingerprint of its tokenizer; empty if it takes any."""
+        ...
+
+    @property
+    def context_length(self) -> int:
+        """Longest context it can draft for, in tokens; 0 for no limit."""
+        ...
+
+    def open(self, session: int, context: NDArray[np.int32], prompt_length: int, options: DraftOptions) -> None:
+        """Starts a session. Raises ContextTooLong or NoSlot."""
+        ...
+
+    def advance(self, session: int, tokens: Sequence[int]) -> None:
+        """Appends emitted tokens. Raises ContextTooLong."""
+        ...
+
+    def close(self, session: int) -> None:
+        """Ends a session and frees what it holds."""
+        ...
+
+    def propose(self, wants: Sequence[Want]) -> list[DraftTree]:
+        """One tree for each want, for the session's context as it stands; nodes in best-first order."""
+        ...
+
+
+def children(
+    options: DraftOptions, token_ids: NDArray[np.int64], log_probs: NDArray[np.float64], position: int, width: int
+) -> Candidates:
+    """The candidates of a node by the session's kind of proposal.
+
+    Args:
+        options: the session's options.
+        token_ids: [N] candidates.
+        log_probs: [N] log of the drafter's probabilities; their sum may be below 1.
+        position: index in the full context of the token that is guessed.
+        width: most children.
+    """
+    if not options.coupled:
+        return ranked(token_ids, log_probs, width)
+    key = draft_noise_key(options.sampling, position)
+    return coupled(token_ids, log_probs, key=key, strength=options.strength, width=width)

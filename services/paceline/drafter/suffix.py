@@ -1,0 +1,118 @@
+"""The suffix proposer: what followed these tokens before, in this session's text and in text served earlier."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.drafter.ngrams import LONGEST, NGrams, NGramStore, context_keys
+from paceline.drafter.proposer import DraftOptions, Want, children
+from paceline.speculation.propose import NO_CANDIDATES, Candidates
+from paceline.speculation.select import best_first
+from paceline.speculation.tree import DraftTree
+
+OWN_WEIGHT = 2.0  # a sighting in the session's own text against one in the store
+MIN_PROB = 1e-3  # candidates below it are not looked at
+
+
+@dataclass(slots=True)
+class _Session:
+    options: DraftOptions
+    tokens: list[int]  # prompt and output
+    prompt_length: int
+    own: NGrams = field(default_factory=NGrams)
+    learned: int = 0  # tokens of `tokens` that `own` has learned
+
+
+class SuffixProposer:
+    """Back-off statistics blended over context lengths.
+
+    The longest context that was seen before speaks first and leaves a share to shorter ones: with T followers of total
+    weight C it keeps C / (C + T) and passes T / (C + T) on (prediction by partial matching, method C). Agreement over
+    several lengths thus adds up to confidence, and path products are comparable over the whole tree.
+    """
+
+    name = "suffix"
+    tokenizer_fingerprint = ""  # ids are ids
+    context_length = 0
+
+    def __init__(self, store_tokens: int, max_depth: int, min_path_prob: float) -> None:
+        """Takes its bounds.
+
+        Args:
+            store_tokens: tokens of served text to remember over all sessions; 0 remembers none.
+            max_depth: levels of a tree.
+            min_path_prob: nodes reached with less probability are not proposed.
+        """
+        self.store = NGramStore(store_tokens)
+        self._max_depth = max_depth
+        self._min_log_score = math.log(min_path_prob) if min_path_prob > 0 else -math.inf
+        self._sessions: dict[int, _Session] = {}
+
+    def open(self, session: int, context: NDArray[np.int32], prompt_length: int, options: DraftOptions) -> None:
+        """Starts a session; its text is indexed when a tree is first wanted."""
+        self._sessions[session] = _Session(options, context.tolist(), prompt_length)
+
+    def advance(self, session: int, tokens: Sequence[int]) -> None:
+        """Appends emitted tokens."""
+        self._sessions[session].tokens.extend(tokens)
+
+    def close(self, session: int) -> None:
+        """Ends a session; the store learns its reply, if it may."""
+        held = self._sessions.pop(session)
+        if held.options.learn:
+            self.store.learn(held.tokens[: held.prompt_length], held.tokens[held.prompt_length :])
+
+    def propose(self, wants: Sequence[Want]) -> list[DraftTree]:
+        """One tree for each want."""
+        return [self._tree(self._sessions[want.session], want.budget) for want in wants]
+
+    def _tree(self, held: _Session, budget: int) -> DraftTree:
+        for index in range(held.learned, len(held.tokens)):
+            held.own.learn(context_keys(held.tokens[max(0, index - LONGEST) : index]), held.tokens[index])
+        held.learned = len(held.tokens)
+        tail = held.tokens[-LONGEST:]
+        length = len(held.tokens)
+        young, old = self.store.generations()
+        sources = ((held.own, OWN_WEIGHT), (young, 1.0), (old, 1.0))
+
+        def expand(path: tuple[int, ...]) -> Candidates:
+            if path and path[-1] in held.options.eos_token_ids:
+                return NO_CANDIDATES
+            return self._candidates(held.options, [*tail, *path][-LONGEST:], sources, length + len(path), budget)
+
+        return best_first(expand, budget, self._max_depth, self._min_log_score)
+
+    def _candidates(
+        self,
+        options: DraftOptions,
+        tail: Sequence[int],
+        sources: Sequence[tuple[NGrams, float]],
+        position: int,
+        width: int,
+    ) -> Candidates:
+        blended: dict[int, float] = {}
+        left = 1.0  # probability that longer contexts have not given away
+        for key in reversed(context_keys(tail)):
+            weights: dict[int, float] = {}
+            for source, weight in sources:
+                for token, count in (source.followers(key) or {}).items():
+                    weights[token] = weights.get(token, 0.0) + weight * count
+            if not weights:
+                continue
+            share = left / (sum(weights.values()) + len(weights))
+            for token, count in weights.items():
+                blended[token] = blended.get(token, 0.0) + share * count
+            left = share * len(weights)
+            if left < MIN_PROB:
+                break
+        likely = [(token, prob) for token, prob in blended.items() if prob >= MIN_PROB and token < options.vocab_size]
+        if not likely:
+            return NO_CANDIDATES
+        token_ids = np.asarray([token for token, _ in likely], dtype=np.int64)
+        log_probs = np.log(np.asarray([prob for _, prob in likely]))
+        return children(options, token_ids, log_probs, position, width)
