@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-
 from paceline.errors import PacelineError
 from paceline.runtime.toy import ToyRunner
 from paceline.speculation.sampling import SamplingParams
 from paceline.speculation.tree import DraftTree
 from paceline.target.config import TargetConfig
+from paceline.target.ending import StopText
 from paceline.target.engine import TargetEngine
+from paceline.target.events import EngineEvent
+from paceline.target.fallback import Fallback
 from paceline.target.finish import Finish
 from paceline.target.inbox import Inbox
-from paceline.target.port import Advance, Close, DraftFault, LinkUp, Open, TreeArrived, Update
+from paceline.target.port import Advance, Close, DraftFault, LinkDown, LinkUp, Open, TreeArrived, Update
 from paceline.target.record import RoundRecord
 from paceline.target.request import DraftWish, SessionRequest
 
@@ -106,20 +109,25 @@ class DirectOutbox:
 class FakeDrafter:
     """Holds contexts as a real drafter would, checks every frame, and answers by a function of context and budget."""
 
-    def __init__(self, inbox: Inbox, propose: Propose) -> None:
+    def __init__(self, inbox: Inbox[EngineEvent], propose: Propose) -> None:
         self.inbox, self.propose = inbox, propose
         self.contexts: dict[int, list[int]] = {}
         self.epochs: dict[int, int] = {}
         self.opens: list[Open] = []
         self.frames = 0
         self.full = False  # refuses frames
-        self.generation = 1
+        self.generation = 1  # of the connection that is up, or comes up next
+        self.served = 0  # generation the contexts belong to
         self.clock = inbox._clock
 
     def link(self) -> None:
         """Comes up, knowing nothing."""
-        self.contexts.clear()
         self.inbox.post([LinkUp(self.generation)])
+
+    def lose(self) -> None:
+        """Goes down; frames for this connection are dropped from now on. `link` comes up again."""
+        self.generation += 1
+        self.inbox.post([LinkDown(Fallback.LOST)])
 
     def send(self, generation: int, updates: Sequence[Update]) -> bool:
         if self.full:
@@ -127,6 +135,9 @@ class FakeDrafter:
         if generation != self.generation:
             return True
         self.frames += 1
+        if generation != self.served:
+            self.served = generation
+            self.contexts.clear()
         answers = [answer for update in updates if (answer := self.take(update)) is not None]
         self.inbox.post(answers)
         return True
@@ -185,17 +196,25 @@ def running(
     runner: ToyRunner,
     propose: Propose | None = None,
     *,
-    stop_text: Callable[[tuple[str, ...]], object] | None = None,
+    stop_text: Callable[[tuple[str, ...]], StopText] | None = None,
+    clock: Callable[[], float] = time.monotonic,
     **config: object,
 ) -> Iterator[Rig]:
     """An engine with a linked drafter (`propose` None: none). At the end KV must be empty and whole."""
     settings = TargetConfig(**{"draft_deadline_ms": 5000.0, **config})  # type: ignore[arg-type]
-    inbox: Inbox = Inbox()
+    inbox: Inbox[EngineEvent] = Inbox(clock)
     drafter = FakeDrafter(inbox, propose or (lambda context, budget: None))
     records: list[RoundRecord] = []
     engine = TargetEngine(
-        runner, settings, outbox=DirectOutbox(), inbox=inbox, port=drafter, stop_text=stop_text, observer=records.append
-    )  # type: ignore[arg-type]
+        runner,
+        settings,
+        outbox=DirectOutbox(),
+        inbox=inbox,
+        port=drafter,
+        stop_text=stop_text,
+        clock=clock,
+        observer=records.append,
+    )
     if propose is not None:
         drafter.link()
     engine.start()
@@ -206,7 +225,7 @@ def running(
     if engine._lost is None:
         runner.kv.check_integrity()
         assert runner.kv.pages_used == 0
-        assert not drafter.contexts or drafter.full or propose is None
+        assert not drafter.contexts or drafter.served != drafter.generation, "sessions left at the drafter"
 
 
 def request(

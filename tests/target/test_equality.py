@@ -11,7 +11,6 @@ from paceline.speculation.sampling import SamplingParams
 from paceline.speculation.tree import DraftTree
 from paceline.target.fallback import Fallback
 from paceline.target.port import DraftFault, Retry, TreeArrived
-
 from target import drafters
 from target.rig import plain, random_table, request, running, sampled
 

@@ -9,11 +9,19 @@ from typing import Protocol
 from paceline.target.finish import FinishReason
 
 
-class StopText(Protocol):
-    """Text of a reply, watched for stop strings (see paceline.runtime.reply_text)."""
+class Match(Protocol):
+    """What a token did to the text of a reply."""
 
-    def push(self, token: int) -> tuple[str, str | None]:
-        """Adds a token: (text released, stop string whose match this token completed)."""
+    @property
+    def matched(self) -> str | None:
+        """The stop string whose match the token completed."""
+
+
+class StopText(Protocol):
+    """Text of a reply, watched for stop strings (paceline.runtime.reply_text.ReplyText)."""
+
+    def push(self, token: int) -> Match:
+        """Adds a token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +59,7 @@ class Ending:
             self._left -= 1
             if token in self._eos:
                 return Delivery(tuple(tokens[: index + 1]), FinishReason.STOP)
-            matched = self._text.push(token)[1] if self._text is not None else None
+            matched = self._text.push(token).matched if self._text is not None else None
             if matched is not None:
                 return Delivery(tuple(tokens[: index + 1]), FinishReason.STOP, matched)
         return Delivery(tuple(tokens), FinishReason.LENGTH if self._left <= 0 else None)

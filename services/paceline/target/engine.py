@@ -57,6 +57,7 @@ class TargetEngine:
         config: TargetConfig,
         *,
         outbox: Outbox,
+        eos_token_ids: frozenset[int] | None = None,
         stop_text: Callable[[tuple[str, ...]], StopText] | None = None,
         inbox: Inbox[EngineEvent] | None = None,
         port: DraftPort | None = None,
@@ -65,7 +66,21 @@ class TargetEngine:
         clock: Callable[[], float] = time.monotonic,
         observer: RoundObserver | None = None,
     ) -> None:
-        """`stop_text` watches a reply for stop strings; None where no request has any. `port` None decodes plainly."""
+        """Takes the parts.
+
+        Args:
+            runner: the model; used by the compute thread only, once started.
+            config: limits and times.
+            outbox: takes calls to the event loop.
+            eos_token_ids: tokens that end a reply; None: the model's.
+            stop_text: watches a reply for stop strings; None where no request has any.
+            inbox: where `port` posts what comes from drafters; None where there is none.
+            port: carries updates to a drafter; None decodes plainly.
+            rule: order of the steps of a round.
+            choices: makes the random choices of a request.
+            clock: seconds, monotonic; the inbox must have the same.
+            observer: called in the compute thread with a record of every round.
+        """
         self.context_length = served_context(runner, config)
         self.inbox: Inbox[EngineEvent] = inbox or Inbox(clock)
         self.counters = Counters()
@@ -77,8 +92,8 @@ class TargetEngine:
         self._roster = Roster(runner.kv, config.max_sessions)
         timing = DraftTiming(config.draft_deadline_ms / 1e3, config.probe_ms / 1e3, config.suspend_after)
         self._link = LinkView(timing)
-        eos = tuple(sorted(runner.info.eos_token_ids))
-        talk = DrafterTalk(self._link, port or NoDrafter(), eos, learn=config.learn)
+        self._eos = runner.info.eos_token_ids if eos_token_ids is None else eos_token_ids
+        talk = DrafterTalk(self._link, port or NoDrafter(), tuple(sorted(self._eos)), learn=config.learn)
         self._ids = count(1)
         self._lost: str | None = None
         self._loop = BatchLoop(
@@ -175,7 +190,7 @@ class TargetEngine:
             if self._stop_text is None:
                 raise InvalidField("stop", request.stops, "none", "This engine has no tokenizer.")
             text = self._stop_text(request.stops)
-        ending = Ending(frozenset() if request.ignore_eos else self._runner.info.eos_token_ids, text, room)
+        ending = Ending(frozenset() if request.ignore_eos else self._eos, text, room)
         return Session(
             submit.session,
             request,

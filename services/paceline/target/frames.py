@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline.rpc.arrays import bytes_to_floats, bytes_to_ints, ints_to_bytes
-from paceline.speculation.tree import DraftTree
+from paceline.rpc.arrays import ints_to_bytes
+from paceline.rpc.convert import sampling_to_proto, tree_from_proto
+from paceline.speculation.tree import TreeFault
 from paceline.target.fallback import Fallback
 from paceline.target.port import Advance, DraftEvent, DraftFault, Open, Retry, TreeArrived, Update
 from paceline.v1 import common_pb2, draft_pb2
@@ -50,18 +51,14 @@ class FrameCodec:
         return frame
 
     def _open(self, update: Open) -> draft_pb2.OpenSession:
-        wish, sampling = update.wish, update.sampling
+        wish = update.wish
         options = draft_pb2.DraftOptions(
             proposal=common_pb2.PROPOSAL_COUPLED if wish.coupled else common_pb2.PROPOSAL_RANKED,
             strength=wish.strength if wish.coupled else 0.0,
-            sampling=common_pb2.SamplingParams(
-                temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p
-            ),
+            sampling=sampling_to_proto(update.sampling, with_seed=wish.coupled),
             eos_token_ids=update.eos_token_ids,
             learn=update.learn,
         )
-        if wish.coupled:
-            options.sampling.seed = sampling.seed
         return draft_pb2.OpenSession(
             context_tokens=ints_to_bytes(update.context),
             prompt_length=update.prompt_length,
@@ -76,8 +73,11 @@ class FrameCodec:
         match reply.WhichOneof("reply"):
             case "tree":
                 try:
-                    return TreeArrived(session, epoch, reply.tree.base_length, self._tree(reply.tree), at)
-                except ValueError as error:  # TreeFault, or bytes that are no array
+                    tree = tree_from_proto(
+                        reply.tree, vocab_size=self.vocab_size, max_nodes=self.max_nodes, max_depth=self.max_depth
+                    )
+                    return TreeArrived(session, epoch, reply.tree.base_length, tree, at)
+                except TreeFault as error:
                     return DraftFault(session, epoch, Fallback.INVALID, Retry.ASK, str(error))
             case "evicted":
                 return DraftFault(session, epoch, Fallback.EVICTED, Retry.LATER, reply.evicted.reason)
@@ -86,13 +86,3 @@ class FrameCodec:
                 return DraftFault(session, epoch, reason, retry, reply.error.message)
             case _:
                 return DraftFault(session, epoch, Fallback.INVALID, Retry.ASK, "a reply without content")
-
-    def _tree(self, tree: draft_pb2.DraftTree) -> DraftTree:
-        return DraftTree.checked(
-            bytes_to_ints(tree.tokens),
-            bytes_to_ints(tree.parents),
-            bytes_to_floats(tree.log_probs) if tree.log_probs else None,
-            vocab_size=self.vocab_size,
-            max_nodes=self.max_nodes,
-            max_depth=self.max_depth,
-        )

@@ -1,0 +1,120 @@
+"""From a DecodeRequest to a SessionRequest: every field checked, in one place, before the engine sees it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.errors import InvalidField
+from paceline.rpc.arrays import bytes_to_ints
+from paceline.rpc.convert import check_sampling
+from paceline.rpc.unknown_fields import refuse_unknown
+from paceline.speculation.sampling import SamplingParams
+from paceline.target.request import DraftWish, SessionRequest
+from paceline.v1 import common_pb2, target_pb2
+
+MAX_STOPS = 16
+MAX_STOP_CHARACTERS = 256
+MIN_STRENGTH, MAX_STRENGTH = 0.1, 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """What this replica can take."""
+
+    vocab_size: int  # tokens that can be emitted
+    context_length: int  # most tokens of prompt and reply together
+    context_reason: str  # what sets that limit, in words
+    max_budget: int  # draft nodes per round
+
+
+def resolve(message: target_pb2.DecodeRequest, limits: RequestLimits, deadline: float | None) -> SessionRequest:
+    """The request, resolved. `deadline` is on the engine's clock.
+
+    Raises InvalidField naming the first field that is unknown, missing or out of range.
+    """
+    refuse_unknown(message)
+    prompt = _tokens("prompt_tokens", message.prompt_tokens, limits.vocab_size)
+    delivered = _tokens("delivered_tokens", message.delivered_tokens, limits.vocab_size)
+    if not len(prompt):
+        raise InvalidField("prompt_tokens", "no token", f"1 to {limits.context_length - 1} tokens")
+    if len(prompt) >= limits.context_length:
+        allowed = f"fewer than the context limit of {limits.context_length} tokens ({limits.context_reason})"
+        raise InvalidField("prompt_tokens", f"{len(prompt)} tokens", allowed, "Shorten the prompt.")
+    if len(prompt) + len(delivered) > limits.context_length:
+        allowed = f"at most {limits.context_length - len(prompt)} beside a prompt of {len(prompt)}"
+        raise InvalidField("delivered_tokens", f"{len(delivered)} tokens", allowed)
+    if message.max_tokens < 1:
+        raise InvalidField("max_tokens", message.max_tokens, "at least 1")
+    sampling = _sampling(message, limits.vocab_size)
+    return SessionRequest(
+        prompt=prompt,
+        max_tokens=message.max_tokens,
+        delivered=delivered,
+        sampling=sampling,
+        stops=_stops(message),
+        ignore_eos=message.ignore_eos,
+        wish=_wish(message, sampling, limits.max_budget),
+        request_id=message.request_id,
+        deadline=deadline,
+    )
+
+
+def _tokens(field: str, data: bytes, vocab_size: int) -> NDArray[np.int32]:  # [n] int32
+    tokens = bytes_to_ints(data, field)
+    wrong = np.flatnonzero((tokens < 0) | (tokens >= vocab_size))
+    if len(wrong):
+        index = int(wrong[0])
+        raise InvalidField(f"{field}[{index}]", int(tokens[index]), f"0 to {vocab_size - 1}")
+    return tokens
+
+
+def _sampling(message: target_pb2.DecodeRequest, vocab_size: int) -> SamplingParams:
+    for field in ("temperature", "top_k", "top_p", "seed"):
+        if not message.sampling.HasField(field):
+            raise InvalidField(f"sampling.{field}", "nothing", "a value", "The gateway fills in every default.")
+    sampling = SamplingParams(
+        temperature=message.sampling.temperature,
+        top_k=message.sampling.top_k,
+        top_p=message.sampling.top_p,
+        seed=message.sampling.seed,
+    )
+    check_sampling(sampling, vocab_size)
+    return sampling
+
+
+def _stops(message: target_pb2.DecodeRequest) -> tuple[str, ...]:
+    if len(message.stop) > MAX_STOPS:
+        raise InvalidField("stop", f"{len(message.stop)} strings", f"at most {MAX_STOPS}")
+    for index, stop in enumerate(message.stop):
+        if not 1 <= len(stop) <= MAX_STOP_CHARACTERS:
+            raise InvalidField(f"stop[{index}]", f"{len(stop)} characters", f"1 to {MAX_STOP_CHARACTERS}")
+    return tuple(message.stop)
+
+
+def _wish(message: target_pb2.DecodeRequest, sampling: SamplingParams, max_budget: int) -> DraftWish:
+    wanted = message.speculation
+    for field in ("draft", "budget"):
+        if not wanted.HasField(field):
+            raise InvalidField(f"speculation.{field}", "nothing", "a value", "The gateway fills in every default.")
+    if wanted.budget > max_budget:
+        raise InvalidField("speculation.budget", wanted.budget, f"0 to {max_budget}")
+    if wanted.HasField("strength") and not (
+        math.isfinite(wanted.strength) and MIN_STRENGTH <= wanted.strength <= MAX_STRENGTH
+    ):
+        raise InvalidField("speculation.strength", wanted.strength, f"{MIN_STRENGTH:g} to {MAX_STRENGTH:g}")
+    if not wanted.draft:
+        return DraftWish()
+    if wanted.proposal not in (common_pb2.PROPOSAL_RANKED, common_pb2.PROPOSAL_COUPLED):
+        raise InvalidField("speculation.proposal", wanted.proposal, "PROPOSAL_RANKED or PROPOSAL_COUPLED")
+    if wanted.proposal == common_pb2.PROPOSAL_RANKED:
+        return DraftWish(wanted.budget)
+    if sampling.greedy:
+        remedy = "Coupled proposals imitate a draw; take PROPOSAL_RANKED where the argmax is served."
+        raise InvalidField("speculation.proposal", "PROPOSAL_COUPLED", "PROPOSAL_RANKED at temperature 0", remedy)
+    if not wanted.HasField("strength"):
+        raise InvalidField("speculation.strength", "nothing", f"{MIN_STRENGTH:g} to {MAX_STRENGTH:g}")
+    return DraftWish(wanted.budget, coupled=True, strength=wanted.strength)

@@ -1,0 +1,89 @@
+"""What a target says of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paceline import __version__
+from paceline.target.engine import TargetEngine
+from paceline.target.link import DrafterLink
+from paceline.v1 import common_pb2, inference_pb2, target_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What stays as it is while a replica runs."""
+
+    model: str  # name as configured
+    vocab_size: int
+    context_length: int
+    eos_token_ids: tuple[int, ...]
+    dtype: str
+    device: str
+    tokenizer_fingerprint: str
+    has_chat_template: bool
+    default_budget: int
+    max_budget: int
+    incarnation: str
+
+
+class StatusReport:
+    """Answers GetTargetInfo and GetTargetStatus. Runs on the event loop."""
+
+    def __init__(self, identity: Identity, engine: TargetEngine, link: DrafterLink | None) -> None:
+        self._identity, self._engine, self._link = identity, engine, link
+        self.address = ""  # known once the replica listens
+
+    async def info(self) -> target_pb2.GetTargetInfoResponse:
+        """The model, and the kind of proposer if a drafter is reachable."""
+        drafter = await self._drafter()
+        known = self._identity
+        return target_pb2.GetTargetInfoResponse(
+            model=inference_pb2.GetModelInfoResponse(
+                model=known.model,
+                vocab_size=known.vocab_size,
+                context_length=known.context_length,
+                eos_token_ids=known.eos_token_ids,
+                dtype=known.dtype,
+                device=known.device,
+                tokenizer_fingerprint=known.tokenizer_fingerprint,
+                proposer=drafter.proposer if drafter is not None else "",
+                default_sampling=common_pb2.SamplingParams(temperature=0.0, top_k=0, top_p=1.0),
+                default_budget=known.default_budget,
+                max_budget=known.max_budget,
+                version=__version__,
+                has_chat_template=known.has_chat_template,
+            )
+        )
+
+    async def status(self) -> target_pb2.GetTargetStatusResponse:
+        """Sessions, KV, totals, and the drafter it is linked to."""
+        drafter = await self._drafter()
+        state = self._engine.status()
+        totals = state.totals
+        return target_pb2.GetTargetStatusResponse(
+            target=inference_pb2.TargetStatus(
+                address=self.address,
+                incarnation=self._identity.incarnation,
+                active_sessions=state.active,
+                queued_sessions=state.queued,
+                kv_pages_used=state.kv_pages_used,
+                kv_pages_total=state.kv_pages_total,
+                passes=totals.passes,
+                accepted=totals.accepted,
+                drafted=totals.drafted,
+                emitted=totals.emitted,
+                fallbacks=dict(totals.fallbacks),
+                drafter_address=self._link.address if self._link is not None else "",
+                drafter_state=self._drafter_state(suspended=state.suspended),
+            ),
+            drafters=[drafter] if drafter is not None else [],
+        )
+
+    def _drafter_state(self, *, suspended: bool) -> str:
+        if self._link is None:
+            return "absent"
+        return "suspended" if self._link.state == "ready" and suspended else self._link.state
+
+    async def _drafter(self) -> inference_pb2.DrafterStatus | None:
+        return await self._link.drafter_status() if self._link is not None else None
