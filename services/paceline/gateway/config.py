@@ -25,7 +25,7 @@ class GatewayConfig(BaseModel):
     model: str | None = Field(
         default=None,
         min_length=1,
-        description="Model whose tokenizer to load: a known name, a local folder or a Hugging Face id. Absent: the target's.",
+        description="Model of the tokenizer: a known name, a local folder or a Hugging Face id. Absent: the target's.",
     )
     max_requests: int = Field(
         default=256, ge=1, le=10**6, description="Generate calls in flight at once; more are refused; 1 to 1000000."

@@ -1,0 +1,166 @@
+"""A client's request: every field checked, every default filled in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.errors import InvalidField, ModelNotFound, UnsupportedField
+from paceline.gateway.config import GatewayConfig
+from paceline.gateway.prompt import check_prompt
+from paceline.rpc.arrays import ints_to_bytes
+from paceline.rpc.convert import check_sampling, sampling_from_proto, sampling_to_proto
+from paceline.rpc.unknown_fields import refuse_unknown
+from paceline.speculation.sampling import GREEDY_BELOW, SamplingParams
+from paceline.v1 import common_pb2, inference_pb2, target_pb2
+
+MAX_STOPS = 16
+MAX_STOP_CHARACTERS = 256
+MIN_STRENGTH, MAX_STRENGTH, DEFAULT_STRENGTH = 0.1, 1e6, 2.0
+
+# Fields of the proto that no version serves yet, whatever their value.
+REFUSED = (
+    "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias", "logprobs", "min_tokens",
+    "json_schema",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Resolved:
+    """A request that can be decoded as it is."""
+
+    decode: target_pb2.DecodeRequest  # without delivered tokens and request id
+    prompt_tokens: int
+    stops: tuple[str, ...]
+    eos_token_ids: frozenset[int]  # tokens that end the reply; empty where the request ignores them
+    seed: int
+    model: str
+
+
+def check_shape(request: inference_pb2.GenerateRequest, config: GatewayConfig) -> None:
+    """Everything that can be checked without knowing the model. Raises InvalidField or UnsupportedField."""
+    refuse_unknown(request)
+    present = {descriptor.name for descriptor, _ in request.ListFields()}
+    for field in REFUSED:
+        if field in present:
+            raise UnsupportedField(field)
+    if request.HasField("n") and request.n != 1:
+        if request.n < 1:
+            raise InvalidField("n", request.n, "1")
+        raise UnsupportedField("n", "leave it out or set it to 1")
+    if request.HasField("deadline_ms") and request.deadline_ms == 0:
+        raise InvalidField("deadline_ms", 0, "1 to 4294967295", "Leave it out for no deadline.")
+    check_prompt(request, config.max_prompt_bytes)
+    _check_stops(request.stop)
+
+
+def resolve(
+    request: inference_pb2.GenerateRequest,
+    prompt: NDArray[np.int32],
+    model: inference_pb2.GetModelInfoResponse,
+    draw_seed: Callable[[], int],
+) -> Resolved:
+    """The request for a target that serves `model`, given its tokens. `check_shape` comes first, `check_model` too.
+
+    Raises InvalidField naming field, value and range.
+    """
+    sampling = _sampling(request.sampling, model, draw_seed)
+    room = model.context_length - len(prompt)
+    if request.HasField("max_tokens") and not 1 <= request.max_tokens <= model.context_length:
+        allowed = f"1 to {model.context_length} (context_length)"
+        raise InvalidField("max_tokens", request.max_tokens, allowed, "Leave it out to fill the context.")
+    max_tokens = min(request.max_tokens, room) if request.HasField("max_tokens") else room
+    decode = target_pb2.DecodeRequest(
+        prompt_tokens=ints_to_bytes(prompt),
+        sampling=sampling_to_proto(sampling),
+        max_tokens=max_tokens,
+        stop=request.stop,
+        ignore_eos=request.ignore_eos,
+        speculation=_speculation(request.speculation, sampling, model),
+    )
+    return Resolved(
+        decode=decode,
+        prompt_tokens=len(prompt),
+        stops=tuple(request.stop),
+        eos_token_ids=frozenset() if request.ignore_eos else frozenset(model.eos_token_ids),
+        seed=sampling.seed,
+        model=model.model,
+    )
+
+
+def check_model(request: inference_pb2.GenerateRequest, model: inference_pb2.GetModelInfoResponse) -> None:
+    """Raises ModelNotFound if the request wants another model."""
+    if request.model and request.model != model.model:
+        raise ModelNotFound(
+            f"model: got {request.model[:80]!r}, served: {model.model!r}. Leave it empty to accept any model."
+        )
+
+
+def _check_stops(stops: object) -> None:
+    strings = list(stops)  # type: ignore[call-overload]
+    if len(strings) > MAX_STOPS:
+        raise InvalidField("stop", f"{len(strings)} strings", f"at most {MAX_STOPS} strings")
+    for index, stop in enumerate(strings):
+        if not 1 <= len(stop) <= MAX_STOP_CHARACTERS:
+            raise InvalidField(f"stop[{index}]", stop, f"1 to {MAX_STOP_CHARACTERS} characters")
+
+
+def _sampling(
+    asked: common_pb2.SamplingParams, model: inference_pb2.GetModelInfoResponse, draw_seed: Callable[[], int]
+) -> SamplingParams:
+    merged = sampling_to_proto(sampling_from_proto(model.default_sampling), with_seed=False)
+    merged.MergeFrom(asked)
+    if not asked.HasField("seed"):
+        merged.seed = draw_seed()
+    params = sampling_from_proto(merged)
+    check_sampling(params, model.vocab_size)
+    return params
+
+
+def _speculation(
+    asked: common_pb2.SpeculationParams, sampling: SamplingParams, model: inference_pb2.GetModelInfoResponse
+) -> common_pb2.SpeculationParams:
+    if asked.HasField("budget") and asked.budget > model.max_budget:
+        raise InvalidField("speculation.budget", asked.budget, f"0 to {model.max_budget} (max_budget)")
+    proposal = _proposal(asked.proposal, sampling)
+    if asked.HasField("strength"):
+        _check_strength(asked.strength, proposal)
+    draft = asked.draft if asked.HasField("draft") else True
+    budget = asked.budget if asked.HasField("budget") else model.default_budget
+    return common_pb2.SpeculationParams(
+        draft=draft,
+        budget=budget if draft else 0,
+        proposal=proposal,
+        strength=asked.strength if asked.HasField("strength") else DEFAULT_STRENGTH,
+    )
+
+
+def _proposal(asked: common_pb2.Proposal, sampling: SamplingParams) -> common_pb2.Proposal:
+    if asked == common_pb2.PROPOSAL_UNSPECIFIED:
+        return common_pb2.PROPOSAL_RANKED if sampling.greedy else common_pb2.PROPOSAL_COUPLED
+    if asked == common_pb2.PROPOSAL_COUPLED and sampling.temperature < GREEDY_BELOW:
+        raise InvalidField(
+            "speculation.proposal",
+            "coupled",
+            "ranked at temperature 0",
+            "Coupled drafts follow the noise of sampling, of which temperature 0 has none. Raise it or leave this out.",
+        )
+    if asked not in (common_pb2.PROPOSAL_RANKED, common_pb2.PROPOSAL_COUPLED):
+        raise InvalidField("speculation.proposal", int(asked), "ranked (1), coupled (2), or absent")
+    return asked
+
+
+def _check_strength(strength: float, proposal: common_pb2.Proposal) -> None:
+    if proposal != common_pb2.PROPOSAL_COUPLED:
+        raise InvalidField(
+            "speculation.strength",
+            strength,
+            "absent with ranked proposals",
+            "Only coupled ones use it; they are the default above temperature 0.",
+        )
+    if not (math.isfinite(strength) and MIN_STRENGTH <= strength <= MAX_STRENGTH):
+        raise InvalidField("speculation.strength", strength, f"{MIN_STRENGTH:g} to {MAX_STRENGTH:g}")
