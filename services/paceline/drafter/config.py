@@ -1,0 +1,75 @@
+"""Settings of a drafter replica."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from paceline.rpc.tls import TlsConfig
+
+
+class DrafterConfig(BaseModel):
+    """Settings of a drafter replica. Every field has a default that suits a CPU."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    proposer: Literal["suffix", "model"] = Field(
+        default="suffix", description="suffix (statistics of text, no weights) or model (a causal language model)."
+    )
+    model: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Model of the model proposer: a known name, a local folder or a Hugging Face id.",
+    )
+    target_model: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Model of the target; if given, tokenizers are compared when the replica starts.",
+    )
+    dtype: str = Field(
+        default="auto", pattern="^(auto|float32|bfloat16)$", description="Number format of the model proposer."
+    )
+    device: str = Field(
+        default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="Device of the model proposer."
+    )
+    max_sessions: int = Field(default=256, ge=1, le=65536, description="Sessions held at once; 1 to 65536.")
+    max_budget: int = Field(default=64, ge=1, le=4096, description="Most nodes of a tree; 1 to 4096.")
+    max_depth: int = Field(default=8, ge=1, le=64, description="Most levels of a tree; 1 to 64.")
+    min_path_prob: float = Field(
+        default=0.02,
+        ge=0.0,
+        le=1.0,
+        description="Nodes reached with less probability are not proposed; 0 to 1.",
+    )
+    store_tokens: int = Field(
+        default=200_000,
+        ge=0,
+        le=10_000_000,
+        description="Tokens of served text the suffix proposer remembers over all sessions, about 0.6 kB each;"
+        " 0 to 10000000.",
+    )
+    kv_tokens: int = Field(
+        default=16384, ge=32, le=2**24, description="Tokens of KV memory of the model proposer; 32 to 16777216."
+    )
+    step_tokens: int = Field(
+        default=256, ge=1, le=65536, description="Most tokens in one pass of the model proposer; 1 to 65536."
+    )
+    width: int = Field(
+        default=4, ge=1, le=64, description="Nodes of a level that the model proposer looks below; 1 to 64."
+    )
+    stall_s: float = Field(
+        default=60.0,
+        ge=0.01,
+        le=86400,
+        description="Seconds without progress, while trees are wanted, after which the replica is unhealthy.",
+    )
+    bind_host: str = Field(default="127.0.0.1", min_length=1, description="Host name or address to listen on.")
+    port: int = Field(default=0, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    tls: TlsConfig | None = Field(default=None, description="Certificates of the data plane; absent: no TLS.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> DrafterConfig:
+        if (self.proposer == "model") != (self.model is not None):
+            raise ValueError(f"model: got {self.model!r}, allowed: a model with proposer 'model', none otherwise")
+        return self

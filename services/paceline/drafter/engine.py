@@ -1,0 +1,252 @@
+"""The drafter's engine: sessions of many streams, one compute thread, everything that moved in one batch."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.drafter.proposer import ContextTooLong, DraftOptions, NoSlot, Proposer, Want
+from paceline.speculation.tree import DraftTree
+
+logger = logging.getLogger(__name__)
+
+
+class Fault(Enum):
+    """Why a session cannot be drafted."""
+
+    PROTOCOL = "protocol"
+    CONTEXT_LIMIT = "context_limit"
+    OVERLOADED = "overloaded"
+    INTERNAL = "internal"
+    TOKENIZER_MISMATCH = "tokenizer_mismatch"
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Starts or restarts a session."""
+
+    session: int
+    epoch: int
+    context: NDArray[np.int32]
+    prompt_length: int
+    tokenizer_fingerprint: str
+    options: DraftOptions
+    budget: int
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """Appends tokens; asks for a tree if `budget` is above 0."""
+
+    session: int
+    epoch: int
+    base_length: int
+    tokens: Sequence[int]
+    budget: int
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Ends a session."""
+
+    session: int
+    epoch: int
+
+
+Update = Open | Advance | Close
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer for one session: a tree for a context of `base_length`, or a fault."""
+
+    session: int
+    epoch: int
+    base_length: int = 0
+    tree: DraftTree | None = None
+    fault: Fault | None = None
+    message: str = ""
+
+
+Sink = Callable[[list[Reply]], None]  # called from the compute thread
+
+
+@dataclass(slots=True)
+class _Session:
+    key: int  # the proposer's name for it, never used again
+    epoch: int
+    length: int
+    budget: int = 0  # nodes of the tree that is wanted; 0 if none is
+
+
+class DrafterEngine:
+    """Runs a proposer in its own thread. `submit` and `end_stream` may be called from any thread."""
+
+    def __init__(
+        self, proposer: Proposer, max_sessions: int, max_budget: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`max_sessions` over all streams; trees have at most `max_budget` nodes."""
+        self._proposer, self._max_sessions, self._max_budget, self._clock = proposer, max_sessions, max_budget, clock
+        self._sessions: dict[tuple[int, int], _Session] = {}  # (stream, session); compute thread only
+        self._next_key = 1
+        self._wake = threading.Condition()
+        self._inbox: list[tuple[int, Sequence[Update] | None, Sink | None]] = []  # None ends a stream
+        self._stopping = False
+        self._busy_since: float | None = None
+        self._thread = threading.Thread(target=self._run, name="paceline-drafter", daemon=True)
+
+    @property
+    def sessions(self) -> int:
+        """Open sessions."""
+        return len(self._sessions)
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> None:
+        """Ends the thread after the batch in hand."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def submit(self, stream: int, updates: Sequence[Update], sink: Sink) -> None:
+        """Queues the updates of one frame; their replies go to `sink`, batched."""
+        self._put((stream, updates, sink))
+
+    def end_stream(self, stream: int) -> None:
+        """Closes every session of a stream."""
+        self._put((stream, None, None))
+
+    def stalled_s(self) -> float:
+        """Seconds the batch in hand has taken so far; infinite if the thread is dead."""
+        if self._thread.ident is not None and not self._thread.is_alive() and not self._stopping:
+            return float("inf")
+        since = self._busy_since
+        return 0.0 if since is None else self._clock() - since
+
+    def _put(self, item: tuple[int, Sequence[Update] | None, Sink | None]) -> None:
+        with self._wake:
+            self._inbox.append(item)
+            self._wake.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                self._busy_since = None
+                self._wake.wait_for(lambda: self._inbox or self._stopping)
+                if self._stopping:
+                    return
+                batch, self._inbox = self._inbox, []
+                self._busy_since = self._clock()
+            self._process(batch)
+
+    def _process(self, batch: Sequence[tuple[int, Sequence[Update] | None, Sink | None]]) -> None:
+        """Applies a batch in order, then drafts once for every session that wants a tree: the newest advance wins."""
+        replies: dict[int, list[Reply]] = {}
+        sinks: dict[int, Sink] = {}
+        for stream, updates, sink in batch:
+            if updates is None or sink is None:
+                self._end(stream)
+                sinks.pop(stream, None)
+                continue
+            sinks[stream] = sink
+            for update in updates:
+                fault = self._apply(stream, update)
+                if fault is not None:
+                    replies.setdefault(stream, []).append(fault)
+        wanting = [(name, held) for name, held in self._sessions.items() if held.budget and name[0] in sinks]
+        for stream, reply in self._draft(wanting):
+            replies.setdefault(stream, []).append(reply)
+        for stream, sink in sinks.items():
+            if stream in replies:
+                sink(replies[stream])
+
+    def _apply(self, stream: int, update: Update) -> Reply | None:
+        held = self._sessions.get((stream, update.session))
+        if held is not None and update.epoch < held.epoch:
+            return None  # an older incarnation
+        try:
+            if isinstance(update, Open):
+                return self._open(stream, update)
+            if held is None or update.epoch != held.epoch:
+                if isinstance(update, Close):
+                    return None
+                return Reply(update.session, update.epoch, fault=Fault.PROTOCOL, message="the session is not open")
+            if isinstance(update, Close):
+                self._close(stream, update.session)
+                return None
+            return self._advance(stream, held, update)
+        except ContextTooLong as error:
+            return self._failed(stream, update, Fault.CONTEXT_LIMIT, str(error))
+        except NoSlot as error:
+            return self._failed(stream, update, Fault.OVERLOADED, str(error))
+        except Exception:
+            logger.exception("the proposer failed on session %d", update.session)
+            return self._failed(
+                stream, update, Fault.INTERNAL, "the proposer failed; the drafter's log has the details"
+            )
+
+    def _open(self, stream: int, update: Open) -> Reply | None:
+        self._close(stream, update.session)
+        if len(self._sessions) >= self._max_sessions:
+            raise NoSlot(f"{len(self._sessions)} sessions are open, allowed: {self._max_sessions}")
+        own = self._proposer.tokenizer_fingerprint
+        if own and own != update.tokenizer_fingerprint:
+            message = f"tokenizer {own[:12]} here, {update.tokenizer_fingerprint[:12]} at the target"
+            return Reply(update.session, update.epoch, fault=Fault.TOKENIZER_MISMATCH, message=message)
+        key, self._next_key = self._next_key, self._next_key + 1
+        self._proposer.open(key, update.context, update.prompt_length, update.options)
+        budget = min(update.budget, self._max_budget)
+        self._sessions[stream, update.session] = _Session(key, update.epoch, len(update.context), budget)
+        return None
+
+    def _advance(self, stream: int, held: _Session, update: Advance) -> Reply | None:
+        if update.base_length != held.length:
+            message = f"base length {update.base_length}, the session has {held.length} tokens"
+            return self._failed(stream, update, Fault.PROTOCOL, message)
+        if len(update.tokens):
+            self._proposer.advance(held.key, update.tokens)
+            held.length += len(update.tokens)
+        held.budget = min(update.budget, self._max_budget)
+        return None
+
+    def _draft(self, wanting: Sequence[tuple[tuple[int, int], _Session]]) -> list[tuple[int, Reply]]:
+        if not wanting:
+            return []
+        try:
+            trees = self._proposer.propose([Want(held.key, held.budget) for _, held in wanting])
+        except Exception:
+            logger.exception("the proposer failed on %d sessions", len(wanting))
+            if len(wanting) > 1:  # find the one that fails, so that the others are served
+                return [pair for each in wanting for pair in self._draft([each])]
+            (stream, session), held = wanting[0]
+            self._close(stream, session)
+            return [(stream, Reply(session, held.epoch, fault=Fault.INTERNAL, message="the proposer failed"))]
+        replies = []
+        for ((stream, session), held), tree in zip(wanting, trees, strict=True):
+            held.budget = 0
+            replies.append((stream, Reply(session, held.epoch, held.length, tree)))
+        return replies
+
+    def _failed(self, stream: int, update: Update, kind: Fault, message: str) -> Reply:
+        self._close(stream, update.session)
+        return Reply(update.session, update.epoch, fault=kind, message=message)
+
+    def _close(self, stream: int, session: int) -> None:
+        held = self._sessions.pop((stream, session), None)
+        if held is not None:
+            self._proposer.close(held.key)
+
+    def _end(self, stream: int) -> None:
+        for owner, session in [name for name in self._sessions if name[0] == stream]:
+            self._close(owner, session)
