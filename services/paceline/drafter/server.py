@@ -1,0 +1,72 @@
+"""A drafter replica's server: proposer, engine and listener together."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+
+from paceline.drafter.config import DrafterConfig
+from paceline.drafter.engine import DrafterEngine
+from paceline.drafter.loading import load_proposer
+from paceline.drafter.proposer import Proposer
+from paceline.drafter.servicer import DraftServicer
+from paceline.errors import Unavailable
+from paceline.rpc.server import DataPlaneServer
+from paceline.v1 import draft_pb2, draft_pb2_grpc
+
+
+class DrafterServer:
+    """Serves DraftService on its own address."""
+
+    def __init__(self, config: DrafterConfig, proposer: Proposer | None = None) -> None:
+        """`proposer` None builds the one that `config` names."""
+        self._config = config
+        self._proposer = proposer
+        self._engine: DrafterEngine | None = None
+        self._servicer: DraftServicer | None = None
+        self._listener: DataPlaneServer | None = None
+        self.incarnation = secrets.token_hex(8)
+
+    @property
+    def sessions(self) -> int:
+        """Open sessions."""
+        return 0 if self._engine is None else self._engine.sessions
+
+    @property
+    def streams(self) -> int:
+        """Open streams."""
+        return 0 if self._servicer is None else self._servicer.streams
+
+    async def start(self) -> str:
+        """Loads the proposer, in a thread, and listens. Returns the address."""
+        proposer = self._proposer or await asyncio.to_thread(load_proposer, self._config)
+        engine = DrafterEngine(proposer, self._config.max_sessions, self._config.max_budget)
+        servicer = DraftServicer(engine, proposer, self.incarnation)
+        listener = DataPlaneServer(
+            [draft_pb2.DESCRIPTOR.services_by_name["DraftService"].full_name],
+            lambda server: draft_pb2_grpc.add_DraftServiceServicer_to_server(servicer, server),
+            host=self._config.bind_host,
+            port=self._config.port,
+            tls=self._config.tls,
+        )
+        servicer.address = await listener.start()
+        engine.start()
+        self._engine, self._servicer, self._listener = engine, servicer, listener
+        return servicer.address
+
+    async def stop(self, grace_s: float) -> None:
+        """Ends the streams, so that targets look elsewhere, and the listener within `grace_s` seconds."""
+        if self._servicer is not None:
+            self._servicer.drain()
+        if self._listener is not None:
+            await self._listener.stop(grace_s)
+        if self._engine is not None:
+            await asyncio.to_thread(self._engine.stop, grace_s)
+
+    def healthy(self) -> None:
+        """Raises Unavailable if the compute thread is dead or has been at one batch for too long."""
+        if self._engine is None:
+            raise Unavailable("the drafter has not started")
+        stalled_s = self._engine.stalled_s()
+        if stalled_s > self._config.stall_s:
+            raise Unavailable(f"the drafter has made no progress for {stalled_s:.1f} s")
