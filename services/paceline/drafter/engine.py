@@ -100,6 +100,8 @@ class DrafterEngine:
         self._inbox: list[tuple[int, Sequence[Update] | None, Sink | None]] = []  # None ends a stream
         self._stopping = False
         self._busy_since: float | None = None
+        self._sinks: dict[int, Sink] = {}  # where replies of each stream go; compute thread only
+        self._unfinished = False  # whether a tree is still wanted; compute thread only
         self._thread = threading.Thread(target=self._run, name="paceline-drafter", daemon=True)
 
     @property
@@ -143,7 +145,7 @@ class DrafterEngine:
         while True:
             with self._wake:
                 self._busy_since = None
-                self._wake.wait_for(lambda: self._inbox or self._stopping)
+                self._wake.wait_for(lambda: self._inbox or self._stopping or self._unfinished)
                 if self._stopping:
                     return
                 batch, self._inbox = self._inbox, []
@@ -153,23 +155,22 @@ class DrafterEngine:
     def _process(self, batch: Sequence[tuple[int, Sequence[Update] | None, Sink | None]]) -> None:
         """Applies a batch in order, then drafts once for every session that wants a tree: the newest advance wins."""
         replies: dict[int, list[Reply]] = {}
-        sinks: dict[int, Sink] = {}
         for stream, updates, sink in batch:
             if updates is None or sink is None:
                 self._end(stream)
-                sinks.pop(stream, None)
                 continue
-            sinks[stream] = sink
+            self._sinks[stream] = sink
             for update in updates:
                 fault = self._apply(stream, update)
                 if fault is not None:
                     replies.setdefault(stream, []).append(fault)
-        wanting = [(name, held) for name, held in self._sessions.items() if held.budget and name[0] in sinks]
+        wanting = [(name, held) for name, held in self._sessions.items() if held.budget]
         for stream, reply in self._draft(wanting):
             replies.setdefault(stream, []).append(reply)
-        for stream, sink in sinks.items():
-            if stream in replies:
-                sink(replies[stream])
+        self._unfinished = any(held.budget for _, held in wanting)
+        for stream, found in replies.items():
+            if stream in self._sinks:
+                self._sinks[stream](found)
 
     def _apply(self, stream: int, update: Update) -> Reply | None:
         held = self._sessions.get((stream, update.session))
@@ -234,6 +235,8 @@ class DrafterEngine:
             return [(stream, Reply(session, held.epoch, fault=Fault.INTERNAL, message="the proposer failed"))]
         replies = []
         for ((stream, session), held), tree in zip(wanting, trees, strict=True):
+            if tree is None:
+                continue  # still wanted; the next batch goes on
             held.budget = 0
             replies.append((stream, Reply(session, held.epoch, held.length, tree)))
         return replies
@@ -248,5 +251,6 @@ class DrafterEngine:
             self._proposer.close(held.key)
 
     def _end(self, stream: int) -> None:
+        self._sinks.pop(stream, None)
         for owner, session in [name for name in self._sessions if name[0] == stream]:
             self._close(owner, session)

@@ -73,8 +73,11 @@ class Proposer(Protocol):
         """Ends a session and frees what it holds."""
         ...
 
-    def propose(self, wants: Sequence[Want]) -> list[DraftTree]:
-        """One tree for each want, for the session's context as it stands; nodes in best-first order."""
+    def propose(self, wants: Sequence[Want]) -> Sequence[DraftTree | None]:
+        """One tree for each want, for the session's context as it stands; nodes in best-first order.
+
+        None asks to be called again for that want: the proposer has done a part, and others should not wait.
+        """
         ...
 
 

@@ -39,7 +39,9 @@ class DrafterServer:
 
     async def start(self) -> str:
         """Loads the proposer, in a thread, and listens. Returns the address."""
-        proposer = self._proposer or await asyncio.to_thread(load_proposer, self._config)
+        proposer = self._proposer
+        if proposer is None:
+            proposer = await asyncio.to_thread(load_proposer, self._config)
         engine = DrafterEngine(proposer, self._config.max_sessions, self._config.max_budget)
         servicer = DraftServicer(engine, proposer, self.incarnation)
         listener = DataPlaneServer(

@@ -47,7 +47,7 @@ class PassLayout:
 def lay_out(plan: PassPlan, kv: KVCache, storage: TensorStorage, groups: int) -> PassLayout:
     """Begins every segment's scratch and works out slots and masks. Raises OutOfPages."""
     device, dtype = storage.keys[0].device, storage.keys[0].dtype
-    written = [kv.begin(segment.sequence, len(segment)) for segment in plan.segments]
+    written = [kv.begin(segment.sequence, len(segment), segment.base) for segment in plan.segments]
     layouts, first = [], 0
     for segment in plan.segments:
         run = kv.run(segment.sequence)
@@ -59,29 +59,29 @@ def lay_out(plan: PassPlan, kv: KVCache, storage: TensorStorage, groups: int) ->
 
 
 def depths(segment: Segment) -> np.ndarray:
-    """[n] int64: steps from the last committed token to each node, 0 for its children."""
-    found = np.zeros(len(segment), dtype=np.int64)
+    """[n] int64: steps from the last committed token to each new node, 0 for its children."""
+    found = np.zeros(len(segment.parents), dtype=np.int64)
     for node, parent in enumerate(segment.parents.tolist()):
         if parent >= 0:
             found[node] = found[parent] + 1
-    return found
+    return found[segment.base :]
 
 
 def _mask(segment: Segment, visible: int, groups: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor | None:
     """A node sees the committed tokens, its ancestors and itself."""
-    count = len(segment)
-    if count == 1:
+    nodes = len(segment.parents)
+    if nodes == 1:
         return None
     parents = segment.parents
-    if np.array_equal(parents, np.arange(-1, count - 1)):
-        sees = np.tri(count, dtype=bool)
+    if np.array_equal(parents, np.arange(-1, nodes - 1)):
+        sees = np.tri(nodes, dtype=bool)
     else:
-        sees = np.eye(count, dtype=bool)
+        sees = np.eye(nodes, dtype=bool)
         for node, parent in enumerate(parents.tolist()):
             if parent >= 0:
                 sees[node] |= sees[parent]
-    mask = torch.zeros((count, visible), dtype=dtype)
-    mask[:, visible - count :].masked_fill_(torch.from_numpy(~sees), -torch.inf)
+    mask = torch.zeros((len(segment), visible), dtype=dtype)
+    mask[:, visible - nodes :].masked_fill_(torch.from_numpy(~sees[segment.base :]), -torch.inf)
     return mask.repeat(groups, 1).to(device)
 
 

@@ -89,23 +89,31 @@ class KVCache:
         """Committed tokens."""
         return self._sequences[sequence].length
 
-    def begin(self, sequence: int, nodes: int) -> NDArray[np.int64]:
-        """Scratch slots for `nodes` tokens of a pass, replacing the previous scratch.
+    def begin(self, sequence: int, nodes: int, base: int = 0) -> NDArray[np.int64]:
+        """Scratch slots for `nodes` tokens of a pass, behind the first `base` nodes of the scratch as it is.
 
         Returns:
             [nodes] int64.
 
-        Raises OutOfPages, leaving the sequence as it was.
+        Raises OutOfPages, leaving the sequence as it was, and ValueError if the scratch has fewer nodes than `base`.
         """
         held = self._sequences[sequence]
-        end = held.length + nodes
-        if missing := self._pages_for(end) - len(held.pages):
-            held.pages += self._allocate(max(0, missing), after=held.pages[-1] if held.pages else None)
-            held.run = _consecutive(held.pages)
+        if base > held.scratch:
+            raise ValueError(f"base {base}, allowed: 0 to {held.scratch} nodes of earlier passes")
+        end = held.length + base + nodes
+        self.reserve(sequence, end)
         for index in range(held.length // self.page_size, self._pages_for(end)):
             self._make_own(held, index)
-        held.scratch = nodes
-        return self._slots(held, held.length, end)
+        held.scratch = base + nodes
+        return self._slots(held, held.length + base, end)
+
+    def reserve(self, sequence: int, tokens: int) -> None:
+        """Makes sure of room for `tokens` in all. Raises OutOfPages, leaving the sequence as it was."""
+        held = self._sequences[sequence]
+        missing = self._pages_for(tokens) - len(held.pages)
+        if missing > 0:
+            held.pages += self._allocate(missing, after=held.pages[-1] if held.pages else None)
+            held.run = _consecutive(held.pages)
 
     def run(self, sequence: int) -> SlotRun:
         """Slots of the committed tokens and the scratch, in order of position."""

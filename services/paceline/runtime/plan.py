@@ -12,15 +12,24 @@ from paceline.speculation.tree import DraftTree, IntArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segment:
-    """The part of a pass that belongs to one sequence: n nodes that grow from the end of its committed tokens."""
+    """The part of a pass that belongs to one sequence: n nodes that grow from the end of its committed tokens.
+
+    A tree may grow over several passes: `parents` then also names the b nodes of earlier passes, which stay in the
+    sequence's scratch, and the new nodes are numbered from b on.
+    """
 
     sequence: int
-    tokens: IntArray  # [n] int32, n at least 1
-    parents: IntArray  # [n] int32, an earlier node, or -1 for the last committed token
-    rows: tuple[int, ...]  # nodes whose logits are wanted, ascending
+    tokens: IntArray  # [n] int32, the new nodes, n at least 1
+    parents: IntArray  # [b + n] int32, an earlier node, or -1 for the last committed token
+    rows: tuple[int, ...]  # new nodes whose logits are wanted, ascending
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    @property
+    def base(self) -> int:
+        """Nodes of earlier passes, b; mostly 0."""
+        return len(self.parents) - len(self.tokens)
 
     @classmethod
     def chain(cls, sequence: int, tokens: Sequence[int] | IntArray, *, last_row: bool) -> Segment:

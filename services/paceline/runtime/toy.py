@@ -69,7 +69,7 @@ class ToyRunner:
         start = time.perf_counter()
         try:
             for segment in plan.segments:
-                self.kv.begin(segment.sequence, len(segment))
+                self.kv.begin(segment.sequence, len(segment), segment.base)
             self._before_execute(plan)
         except BaseException:
             for segment in plan.segments:
@@ -80,6 +80,6 @@ class ToyRunner:
         for number, segment in enumerate(plan.segments):
             for node in segment.rows:
                 index[number, node] = len(last)
-                last.append(int(segment.tokens[node]))
+                last.append(int(segment.tokens[node - segment.base]))
         rows = self._logits[torch.tensor(last, dtype=torch.int64)]
         return PassRows(rows, index, time.perf_counter() - start, plan.tokens, plan.tokens)

@@ -62,7 +62,7 @@ class TransformersRunner:
             positions[0, where.first : where.last] = self.kv.length(segment.sequence) + attention.depths(segment)
             for node in segment.rows:
                 index[number, node] = len(wanted)
-                wanted.append(where.first + node)
+                wanted.append(where.first + node - segment.base)
         device = self._storage.keys[0].device
         output = self._model(
             input_ids=torch.from_numpy(ids).to(device),

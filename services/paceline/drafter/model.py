@@ -1,0 +1,226 @@
+"""The model proposer: any causal language model with the target's tokenizer, a level of the tree per pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from paceline.drafter.proposer import ContextTooLong, DraftOptions, NoSlot, Want, children
+from paceline.runtime.kv import OutOfPages
+from paceline.runtime.plan import PassPlan, Segment
+from paceline.runtime.runner import ModelRunner, PassRows
+from paceline.speculation.propose import NO_CANDIDATES, Candidates
+from paceline.speculation.select import Path, best_first
+from paceline.speculation.tree import DraftTree
+
+CANDIDATES = 64  # tokens of a row that are looked at
+
+
+@dataclass(slots=True)
+class _Session:
+    options: DraftOptions
+    sequence: int  # KV sequence
+    tokens: list[int]  # the context; the last ones may not be in the KV yet
+    scratch: dict[Path, int] = field(default_factory=dict)  # path -> node of the scratch, for nodes that were run
+    below: dict[Path, Candidates] = field(default_factory=dict)  # candidates of nodes that were run; () is the context
+
+
+@dataclass(slots=True)
+class _Growing:
+    """A tree under way."""
+
+    want: Want
+    held: _Session
+    tree: DraftTree = field(default_factory=DraftTree.empty)
+
+
+class ModelProposer:
+    """Grows trees level by level, all sessions in one pass; KV of emitted tokens that were drafted is kept."""
+
+    name = "model"
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        tokenizer_fingerprint: str,
+        *,
+        max_depth: int,
+        width: int,
+        step_tokens: int,
+        min_path_prob: float,
+    ) -> None:
+        """Takes the model and its bounds.
+
+        Args:
+            runner: the drafter's model.
+            tokenizer_fingerprint: of its tokenizer.
+            max_depth: levels of a tree, and passes it takes.
+            width: nodes of a session that one pass looks below.
+            step_tokens: most tokens in one pass.
+            min_path_prob: nodes reached with less probability are not proposed.
+        """
+        self._runner = runner
+        self.tokenizer_fingerprint = tokenizer_fingerprint
+        self.context_length = runner.info.context_length
+        self._max_depth, self._width, self._step_tokens = max_depth, width, step_tokens
+        self._min_log_score = math.log(min_path_prob) if min_path_prob > 0 else -math.inf
+        self._sessions: dict[int, _Session] = {}
+
+    def cached_length(self, session: int) -> int:
+        """Tokens of the session's context whose keys and values are held."""
+        return self._runner.kv.length(self._sessions[session].sequence)
+
+    def open(self, session: int, context: NDArray[np.int32], prompt_length: int, options: DraftOptions) -> None:
+        """Starts a session; its context is run when a tree is first wanted."""
+        self._check_length(len(context))
+        try:
+            sequence = self._runner.kv.open(reserve_tokens=len(context))
+        except OutOfPages as error:
+            raise NoSlot(str(error)) from error
+        self._sessions[session] = _Session(options, sequence, context.tolist())
+
+    def advance(self, session: int, tokens: Sequence[int]) -> None:
+        """Appends emitted tokens and keeps the KV of those that a drafted path holds."""
+        held = self._sessions[session]
+        self._check_length(len(held.tokens) + len(tokens))
+        here = held.below.get(tuple(tokens))
+        path: list[int] = []
+        if self._runner.kv.length(held.sequence) == len(held.tokens):
+            for end in range(1, len(tokens) + 1):
+                node = held.scratch.get(tuple(tokens[:end]))
+                if node is None:
+                    break
+                path.append(node)
+        self._runner.kv.keep(held.sequence, path)
+        held.tokens.extend(tokens)
+        held.scratch, held.below = {}, {} if here is None else {(): here}
+
+    def close(self, session: int) -> None:
+        """Ends a session."""
+        self._runner.kv.release(self._sessions.pop(session).sequence)
+
+    def propose(self, wants: Sequence[Want]) -> list[DraftTree | None]:
+        """Trees of sessions whose context has been run; None for one that needs another call, after one more chunk."""
+        self._catch_up(wants)
+        growing = [_Growing(want, held) for want in wants if () in (held := self._sessions[want.session]).below]
+        for level in range(self._max_depth):
+            for each in growing:
+                each.tree = best_first(
+                    lambda path, each=each: each.held.below.get(path, NO_CANDIDATES),  # type: ignore[misc]
+                    each.want.budget,
+                    self._max_depth,
+                    self._min_log_score,
+                )
+            if level + 1 == self._max_depth or not self._grow(growing):
+                break
+        trees = {each.want.session: each.tree for each in growing}
+        return [trees.get(want.session) for want in wants]
+
+    def _check_length(self, length: int) -> None:
+        if length > self.context_length:
+            raise ContextTooLong(f"the context has {length} tokens, the drafter's limit is {self.context_length}")
+
+    def _catch_up(self, wants: Sequence[Want]) -> None:
+        """One pass over context tokens that are not in the KV: short remainders first, so that long prompts wait."""
+        kv = self._runner.kv
+        missing = [(len(held.tokens) - kv.length(held.sequence), held) for held in self._held(wants)]
+        room = self._step_tokens
+        segments: list[Segment] = []
+        running: list[tuple[_Session, bool]] = []
+        for count, held in sorted(missing, key=lambda each: each[0]):
+            done = len(held.tokens) - count
+            chunk = min(count, room)
+            if chunk == 0 or not self._reserve(held, done + chunk):
+                continue
+            room -= chunk
+            segments.append(Segment.chain(held.sequence, held.tokens[done : done + chunk], last_row=chunk == count))
+            running.append((held, chunk == count))
+        if not segments:
+            return
+        rows = self._runner.execute(PassPlan(tuple(segments)))
+        for number, ((held, complete), segment) in enumerate(zip(running, segments, strict=True)):
+            kv.keep(held.sequence, range(len(segment)))
+            if complete:
+                held.below[()] = self._candidates(held, rows, number, len(segment) - 1, len(held.tokens))
+
+    def _grow(self, growing: Sequence[_Growing]) -> bool:
+        """One pass below the best nodes of each tree that were not looked below; False if there are none."""
+        segments: list[Segment] = []
+        running: list[tuple[_Growing, list[Path]]] = []
+        room = self._step_tokens
+        for each in growing:
+            paths = self._frontier(each)[:room]
+            base = len(each.held.scratch)
+            end = len(each.held.tokens) + base + len(paths)
+            if not paths or not self._reserve(each.held, end):
+                continue
+            room -= len(paths)
+            parents = [each.held.scratch.get(path[:-1], -1) for path in (*each.held.scratch, *paths)]
+            segments.append(
+                Segment(
+                    each.held.sequence,
+                    np.asarray([path[-1] for path in paths], dtype=np.int32),
+                    np.asarray(parents, dtype=np.int32),
+                    tuple(range(base, base + len(paths))),
+                )
+            )
+            running.append((each, paths))
+        if not segments:
+            return False
+        rows = self._runner.execute(PassPlan(tuple(segments)))
+        for number, (each, paths) in enumerate(running):
+            for path in paths:
+                node = len(each.held.scratch)
+                each.held.scratch[path] = node
+                position = len(each.held.tokens) + len(path)
+                each.held.below[path] = self._candidates(each.held, rows, number, node, position)
+        return True
+
+    def _frontier(self, each: _Growing) -> list[Path]:
+        """The best nodes of the tree that were not looked below and may have children."""
+        paths: list[Path] = []
+        for node in range(len(each.tree)):
+            path = tuple(each.tree.path_tokens(node))
+            deeper = len(path) < self._max_depth and len(each.held.tokens) + len(path) < self.context_length
+            if path not in each.held.below and deeper and path[-1] not in each.held.options.eos_token_ids:
+                paths.append(path)
+        return paths[: self._width]
+
+    def _reserve(self, held: _Session, tokens: int) -> bool:
+        try:
+            self._runner.kv.reserve(held.sequence, tokens)
+        except OutOfPages:
+            return False
+        return True
+
+    def _held(self, wants: Sequence[Want]) -> list[_Session]:
+        return [self._sessions[want.session] for want in wants]
+
+    def _candidates(self, held: _Session, rows: PassRows, segment: int, node: int, position: int) -> Candidates:
+        """Candidates below a node from its logits; none if they are not finite."""
+        options = held.options
+        logits = rows.logits(segment, node)[: min(options.vocab_size, self._runner.info.vocab_size)]
+        if not options.sampling.greedy:
+            logits = logits / options.sampling.temperature
+        top = torch.topk(logits, min(CANDIDATES, len(logits)))
+        total = torch.logsumexp(logits, dim=0)
+        log_probs = (top.values - total).double().cpu().numpy()
+        if not math.isfinite(float(total)):
+            return NO_CANDIDATES
+        kept = _served(log_probs, options)
+        return children(options, top.indices.cpu().numpy()[:kept], log_probs[:kept], position, CANDIDATES)
+
+
+def _served(log_probs: NDArray[np.float64], options: DraftOptions) -> int:
+    """How many of the leading tokens the request's top-k and top-p leave."""
+    kept = len(log_probs)
+    if options.sampling.top_k and not options.sampling.greedy:
+        kept = min(kept, options.sampling.top_k)
+    if options.sampling.top_p < 1.0 and not options.sampling.greedy:
+        kept = min(kept, int(np.searchsorted(np.cumsum(np.exp(log_probs)), options.sampling.top_p)) + 1)
+    return kept
