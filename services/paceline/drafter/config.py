@@ -37,7 +37,7 @@ class DrafterConfig(BaseModel):
     max_budget: int = Field(default=64, ge=1, le=4096, description="Most nodes of a tree; 1 to 4096.")
     max_depth: int = Field(default=8, ge=1, le=64, description="Most levels of a tree; 1 to 64.")
     min_path_prob: float = Field(
-        default=0.02,
+        default=0.01,
         ge=0.0,
         le=1.0,
         description="Nodes reached with less probability are not proposed; 0 to 1.",

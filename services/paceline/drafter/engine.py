@@ -167,7 +167,7 @@ class DrafterEngine:
         wanting = [(name, held) for name, held in self._sessions.items() if held.budget]
         for stream, reply in self._draft(wanting):
             replies.setdefault(stream, []).append(reply)
-        self._unfinished = any(held.budget for _, held in wanting)
+        self._unfinished = any(held.budget for held in self._sessions.values())
         for stream, found in replies.items():
             if stream in self._sinks:
                 self._sinks[stream](found)

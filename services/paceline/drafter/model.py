@@ -106,7 +106,7 @@ class ModelProposer:
 
     def propose(self, wants: Sequence[Want]) -> list[DraftTree | None]:
         """Trees of sessions whose context has been run; None for one that needs another call, after one more chunk."""
-        self._catch_up(wants)
+        starved = self._catch_up(wants)
         growing = [_Growing(want, held) for want in wants if () in (held := self._sessions[want.session]).below]
         for level in range(self._max_depth):
             for each in growing:
@@ -118,35 +118,45 @@ class ModelProposer:
                 )
             if level + 1 == self._max_depth or not self._grow(growing):
                 break
-        trees = {each.want.session: each.tree for each in growing}
+        trees = dict.fromkeys(starved, DraftTree.empty()) | {each.want.session: each.tree for each in growing}
         return [trees.get(want.session) for want in wants]
 
     def _check_length(self, length: int) -> None:
         if length > self.context_length:
             raise ContextTooLong(f"the context has {length} tokens, the drafter's limit is {self.context_length}")
 
-    def _catch_up(self, wants: Sequence[Want]) -> None:
-        """One pass over context tokens that are not in the KV: short remainders first, so that long prompts wait."""
+    def _catch_up(self, wants: Sequence[Want]) -> list[int]:
+        """One pass over context tokens that are not in the KV: short remainders first, so that long prompts wait.
+
+        Returns:
+            Sessions for which no KV page is free now.
+        """
         kv = self._runner.kv
-        missing = [(len(held.tokens) - kv.length(held.sequence), held) for held in self._held(wants)]
+        named = [(want.session, self._sessions[want.session]) for want in wants]
+        missing = [(len(held.tokens) - kv.length(held.sequence), session, held) for session, held in named]
         room = self._step_tokens
         segments: list[Segment] = []
         running: list[tuple[_Session, bool]] = []
-        for count, held in sorted(missing, key=lambda each: each[0]):
+        starved: list[int] = []
+        for count, session, held in sorted(missing, key=lambda each: each[:2]):
             done = len(held.tokens) - count
             chunk = min(count, room)
-            if chunk == 0 or not self._reserve(held, done + chunk):
+            if chunk == 0:
+                continue
+            if not self._reserve(held, done + chunk):
+                starved.append(session)
                 continue
             room -= chunk
             segments.append(Segment.chain(held.sequence, held.tokens[done : done + chunk], last_row=chunk == count))
             running.append((held, chunk == count))
         if not segments:
-            return
+            return starved
         rows = self._runner.execute(PassPlan(tuple(segments)))
         for number, ((held, complete), segment) in enumerate(zip(running, segments, strict=True)):
             kv.keep(held.sequence, range(len(segment)))
             if complete:
                 held.below[()] = self._candidates(held, rows, number, len(segment) - 1, len(held.tokens))
+        return starved
 
     def _grow(self, growing: Sequence[_Growing]) -> bool:
         """One pass below the best nodes of each tree that were not looked below; False if there are none."""
@@ -197,9 +207,6 @@ class ModelProposer:
         except OutOfPages:
             return False
         return True
-
-    def _held(self, wants: Sequence[Want]) -> list[_Session]:
-        return [self._sessions[want.session] for want in wants]
 
     def _candidates(self, held: _Session, rows: PassRows, segment: int, node: int, position: int) -> Candidates:
         """Candidates below a node from its logits; none if they are not finite."""

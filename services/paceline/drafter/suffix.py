@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.drafter.ngrams import LONGEST, NGrams, NGramStore, context_keys
+from paceline.drafter.ngrams import LONGEST, ORDERS, NGrams, NGramStore, context_keys
 from paceline.drafter.proposer import DraftOptions, Want, children
 from paceline.speculation.propose import NO_CANDIDATES, Candidates
 from paceline.speculation.select import best_first
@@ -17,6 +17,9 @@ from paceline.speculation.tree import DraftTree
 
 OWN_WEIGHT = 2.0  # a sighting in the session's own text against one in the store
 MIN_PROB = 1e-3  # candidates below it are not looked at
+# What each follower of a context weighs against a sighting when a share is passed on to shorter contexts, by the
+# context's length in tokens: chance meetings of short contexts say little.
+ESCAPE = {1: 8.0, 2: 4.0, 3: 3.0, 4: 2.0, 6: 1.5, 8: 1.0}
 
 
 @dataclass(slots=True)
@@ -97,17 +100,18 @@ class SuffixProposer:
     ) -> Candidates:
         blended: dict[int, float] = {}
         left = 1.0  # probability that longer contexts have not given away
-        for key in reversed(context_keys(tail)):
+        for key, order in reversed(list(zip(context_keys(tail), ORDERS, strict=False))):
             weights: dict[int, float] = {}
             for source, weight in sources:
                 for token, count in (source.followers(key) or {}).items():
                     weights[token] = weights.get(token, 0.0) + weight * count
             if not weights:
                 continue
-            share = left / (sum(weights.values()) + len(weights))
+            escape = ESCAPE[order] * len(weights)
+            share = left / (sum(weights.values()) + escape)
             for token, count in weights.items():
                 blended[token] = blended.get(token, 0.0) + share * count
-            left = share * len(weights)
+            left = share * escape
             if left < MIN_PROB:
                 break
         likely = [(token, prob) for token, prob in blended.items() if prob >= MIN_PROB and token < options.vocab_size]
