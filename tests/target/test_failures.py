@@ -108,9 +108,11 @@ def test_an_engine_that_cannot_compute_anything_is_lost() -> None:
 
 
 def test_broken_kv_books_end_the_engine() -> None:
-    with running(ToyRunner(TABLE), None) as rig:
+    def before(plan: PassPlan) -> None:
         rig.runner.kv._owners[17] += 1
-        sink = rig.submit(request([1], 5))[1]
+
+    with running(ToyRunner(TABLE, before_execute=before), None) as rig:
+        sink = rig.submit(request([1], 1))[1]
         sink.wait()  # finished before anyone looked
         rig.engine._thread.join(PATIENCE_S)
         with pytest.raises(Unavailable, match="owners of pages"):

@@ -24,11 +24,11 @@ def load(config: TargetConfig) -> Loaded:
     """
     # imported here so that a target with an injected runner starts without the model library
     from paceline.runtime.models import ModelSpec
-    from paceline.runtime.store import resolve
+    from paceline.runtime.store import default_store
     from paceline.runtime.tokenizer import load_tokenizer
     from paceline.runtime.transformers_runner import load_runner
 
-    folder = str(resolve(config.model))
+    folder = str(default_store().resolve(config.model))
     tokenizer = load_tokenizer(folder)
     spec = ModelSpec(folder, name=config.model, dtype=config.dtype, device=config.device)
     return Loaded(load_runner(spec, config.kv_tokens, vocab_size=tokenizer.vocab_size), tokenizer)
