@@ -46,6 +46,12 @@ class GatewayConfig(BaseModel):
     lease_timeout_s: float = Field(
         default=5.0, ge=0.01, le=600, description="Seconds to find a target replica before giving up; 0.01 to 600."
     )
+    start_timeout_s: float = Field(
+        default=600.0,
+        ge=0.01,
+        le=86400,
+        description="Seconds to wait at start for a target that tells its model, where `model` is absent.",
+    )
     call_timeout_s: float = Field(
         default=5.0, ge=0.01, le=600, description="Seconds a target may take to describe itself; 0.01 to 600."
     )

@@ -77,7 +77,10 @@ class ServeContext(Protocol):
 
 
 class ServeEdge:
-    """For Ray Serve's ingress, which routes by method name. Errors set a status and return: raised, they would leak."""
+    """For Ray Serve's ingress, behind a deployment whose methods have the RPCs' names.
+
+    Errors set a status and return: raised, they would reach the client as a traceback.
+    """
 
     def __init__(self, servicer: InferenceServicer) -> None:
         self._servicer = servicer

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import grpc.aio
 
+from paceline.errors import DeadlineExceeded, Unavailable
 from paceline.gateway.config import GatewayConfig, ListenerConfig
 from paceline.gateway.deadline import Deadline
 from paceline.gateway.directory import TargetDirectory
@@ -14,12 +15,13 @@ from paceline.gateway.edges import AioEdge
 from paceline.gateway.servicer import InferenceServicer
 from paceline.gateway.targets import Targets
 from paceline.rpc.server import DataPlaneServer
-from paceline.v1 import inference_pb2_grpc
+from paceline.v1 import inference_pb2, inference_pb2_grpc
 
 if TYPE_CHECKING:
     from paceline.runtime.tokenizer import TextTokenizer
 
-SERVICE = "paceline.v1.InferenceService"
+SERVICE = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
+ASK_AGAIN_S = 0.5  # between tries to reach the first target
 
 
 class DirectListener:
@@ -85,15 +87,30 @@ class GatewayServer:
 
 
 async def load_tokenizer_for(config: GatewayConfig, directory: TargetDirectory) -> TextTokenizer:
-    """The tokenizer of the configured model; where none is configured, of the model that the targets serve."""
-    from paceline.runtime.store import resolve
+    """The tokenizer of the configured model; where none is configured, of the model that the targets serve.
+
+    Waits for a target as long as `start_timeout_s`, since all start together. Raises Unavailable if none came, else as
+    the model store and the tokenizer do.
+    """
+    from paceline.runtime.store import default_store
     from paceline.runtime.tokenizer import load_tokenizer
 
-    name = config.model
-    if name is None:
-        targets = Targets(directory, config, fingerprint=None)
-        try:
-            name = (await targets.describe(Deadline(None))).model
-        finally:
-            await targets.close()
-    return await asyncio.to_thread(lambda: load_tokenizer(resolve(name)))
+    name = config.model or await _served_model(config, directory)
+    return await asyncio.to_thread(lambda: load_tokenizer(default_store().resolve(name)))
+
+
+async def _served_model(config: GatewayConfig, directory: TargetDirectory) -> str:
+    targets = Targets(directory, config, fingerprint=None)
+    deadline = Deadline(config.start_timeout_s)
+    try:
+        while True:
+            try:
+                return (await targets.describe(deadline)).model
+            except Unavailable as error:
+                missing = error
+            try:
+                await asyncio.sleep(deadline.at_most(ASK_AGAIN_S))
+            except DeadlineExceeded:
+                raise missing from None
+    finally:
+        await targets.close()

@@ -15,7 +15,7 @@ from paceline.gateway.prompt import check_prompt
 from paceline.rpc.arrays import ints_to_bytes
 from paceline.rpc.convert import check_sampling, sampling_from_proto, sampling_to_proto
 from paceline.rpc.unknown_fields import refuse_unknown
-from paceline.speculation.sampling import GREEDY_BELOW, SamplingParams
+from paceline.speculation.sampling import SamplingParams
 from paceline.v1 import common_pb2, inference_pb2, target_pb2
 
 MAX_STOPS = 16
@@ -142,12 +142,12 @@ def _speculation(
 def _proposal(asked: common_pb2.Proposal, sampling: SamplingParams) -> common_pb2.Proposal:
     if asked == common_pb2.PROPOSAL_UNSPECIFIED:
         return common_pb2.PROPOSAL_RANKED if sampling.greedy else common_pb2.PROPOSAL_COUPLED
-    if asked == common_pb2.PROPOSAL_COUPLED and sampling.temperature < GREEDY_BELOW:
+    if asked == common_pb2.PROPOSAL_COUPLED and sampling.greedy:
         raise InvalidField(
             "speculation.proposal",
             "coupled",
-            "ranked at temperature 0",
-            "Coupled drafts follow the noise of sampling, of which temperature 0 has none. Raise it or leave this out.",
+            "ranked where the most probable token is served (temperature 0, top_k 1 or top_p 0)",
+            "Coupled drafts follow the noise of sampling, and there is none; leave it out or raise the temperature.",
         )
     if asked not in (common_pb2.PROPOSAL_RANKED, common_pb2.PROPOSAL_COUPLED):
         raise InvalidField("speculation.proposal", int(asked), "ranked (1), coupled (2), or absent")
