@@ -9,11 +9,10 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 MODEL := smollm2-135m-instruct
 PROTOS := $(wildcard protos/paceline/v1/*.proto)
-GENERATED := services/paceline/v1
 # The first Python of at least 3.11, or the one named by PYTHON=...
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
-# Every process started here: no usage reports of Ray, no download progress in the middle of test output.
+# For every process started here; what `paceline serve` starts gets them from its own code.
 export RAY_USAGE_STATS_ENABLED := 0
 export RAY_AUTH_MODE := disabled
 
@@ -44,7 +43,7 @@ $(INSTALLED): pyproject.toml
 	@echo "paceline: installed in $(VENV)"
 
 demo: $(INSTALLED)
-	@$(BIN)/paceline demo
+	@$(BIN)/paceline demo $${PROMPT:+--prompt "$$PROMPT"}
 
 test: $(INSTALLED)
 	@$(BIN)/paceline models fetch $(MODEL)

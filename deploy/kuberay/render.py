@@ -21,12 +21,14 @@ BEGIN, END = "  serveConfigV2: |\n", "  # end of serveConfigV2\n"
 
 
 def render(base: Path = BASE) -> list[dict[str, Any]]:
-    """Every document of the kustomization with its labels and images applied. Raises ValueError for what it cannot do."""
+    """Every document of the kustomization, labels and images applied. Raises ValueError for what it cannot do."""
     kustomization = yaml.safe_load((base / "kustomization.yaml").read_text())
     unknown = set(kustomization) - {"apiVersion", "kind", "resources", "images", "labels"}
     if unknown:
         raise ValueError(f"kustomization.yaml: cannot render {', '.join(sorted(unknown))}")
-    images = {image["name"]: f"{image.get('newName', image['name'])}:{image['newTag']}" for image in kustomization["images"]}
+    images = {
+        image["name"]: f"{image.get('newName', image['name'])}:{image['newTag']}" for image in kustomization["images"]
+    }
     documents = []
     for name in kustomization["resources"]:
         for document in yaml.safe_load_all((base / name).read_text()):

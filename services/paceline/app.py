@@ -25,20 +25,19 @@ WAIT_LOOP_S = 0.2  # how often a leaving replica looks whether its requests have
 
 def build(args: Mapping[str, Any] | AppConfig) -> Application:
     """Builds the application from its settings. Raises InvalidField on a wrong one."""
-    config = args if isinstance(args, AppConfig) else parse(args)
+    config = (args if isinstance(args, AppConfig) else parse(args)).completed()
     drafter = None
     if config.drafter is not None:
-        part = config.drafter
-        drafter = deployment(DrafterReplica, "Drafter", part).bind(
-            part.settings, config.data_plane, part.threads, part.drain_s
+        guesses = config.drafter
+        drafter = deployment(DrafterReplica, "Drafter", guesses).bind(
+            guesses.settings, config.data_plane, guesses.threads, guesses.drain_s
         )
-    part = config.target
-    target = deployment(TargetReplica, "Target", part).bind(
-        part.settings, config.data_plane, part.threads, part.drain_s, drafter
+    truth = config.target
+    target = deployment(TargetReplica, "Target", truth).bind(
+        truth.settings, config.data_plane, truth.threads, truth.drain_s, drafter
     )
-    return deployment(GatewayReplica, "Gateway", config.gateway).bind(
-        config.gateway.settings, config.gateway.threads, config.gateway.drain_s, target
-    )
+    edge = config.gateway
+    return deployment(GatewayReplica, "Gateway", edge).bind(edge.settings, edge.threads, edge.drain_s, target)
 
 
 def deployment(replica: type, name: str, part: ReplicaSettings) -> serve.Deployment:

@@ -121,6 +121,20 @@ class AppConfig(_Settings):
         named: dict[str, ReplicaSettings] = {"gateway": self.gateway, "target": self.target}
         return named if self.drafter is None else {**named, "drafter": self.drafter}
 
+    def completed(self) -> AppConfig:
+        """With the target's model named wherever another service needs to know it and nothing else was said."""
+        model = self.target.settings.model
+        gateway, drafter = self.gateway.settings, None if self.drafter is None else self.drafter.settings
+        update: dict[str, object] = {}
+        if gateway.model is None:
+            settings = gateway.model_copy(update={"model": model})
+            update["gateway"] = self.gateway.model_copy(update={"settings": settings})
+        if drafter is not None and drafter.proposer == "model" and drafter.target_model is None:
+            assert self.drafter is not None
+            told = drafter.model_copy(update={"target_model": model})
+            update["drafter"] = self.drafter.model_copy(update={"settings": told})
+        return self.model_copy(update=update)
+
     def demands(self) -> list[Demand]:
         """What the application asks of a cluster."""
         return [
@@ -143,8 +157,10 @@ def _readable(error: ValidationError) -> InvalidField:
     if first["type"] == "extra_forbidden":
         return InvalidField(_path(first), first["input"], f"no such field; known: {_siblings(first['loc'])}", rest)
     if first["type"] == "value_error":
-        # Our own validators name the field and the range themselves.
-        return InvalidField(_path(first) or "application", "a combination", str(first["ctx"]["error"]), rest)
+        # Our own validators name the field, the value and the range themselves.
+        fault = InvalidField(_path(first), first["input"], str(first["ctx"]["error"]))
+        fault.args = (" ".join(f"{_path(first)}.{first['ctx']['error']}. {rest}".lstrip(".").split()),)
+        return fault
     return InvalidField(_path(first), first["input"], first["msg"].removeprefix("Input should be "), rest)
 
 

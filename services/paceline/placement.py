@@ -83,8 +83,8 @@ def _missing(demand: Demand, pool: Sequence[Node], free: list[dict[str, float]])
         left = max(node.get(resource, 0) for node in free)
         if left < amount:
             return (
-                f"{demand.service}: a replica asks for {amount:g} {resource}; a node of {where} has at most {left:g} left"
-                f" beside the replicas that fit"
+                f"{demand.service}: a replica asks for {amount:g} {resource};"
+                f" a node of {where} has at most {left:g} left beside the replicas that fit"
             )
     asked = ", ".join(f"{amount:g} {resource}" for resource, amount in demand.each.items())
     return f"{demand.service}: a replica asks for {asked}; no node of {where} has all of that left"

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
 from paceline.cli.preflight import cluster_nodes
 from paceline.cli.progress import Progress
+from paceline.cli.ray_errors import deepest
 from paceline.cli.stop_signal import Stopped, StopSignal
 from paceline.errors import Unavailable
 from paceline.placement import Demand, shortfalls
 
 POLL_S = 0.5
 REMIND_AFTER_S = 20.0  # a replica that is still nowhere by then is asked about again
-_ERROR_LINE = re.compile(r"^\s*(?:[\w.]+\.)?([A-Z]\w*(?:Error|Exception|Field|Found|Unsupported|Damaged|Mismatch|Unavailable)): (.+)$")
 
 
 class DeployWatch:
@@ -61,15 +60,6 @@ def counted(status: Any) -> str:
 
 
 def reason(status: Any) -> str:
-    """The deepest error in the messages of a failed application, in one line."""
+    """The error that made an application fail, in one line."""
     failed = [each.message for each in status.deployments.values() if each.status in ("DEPLOY_FAILED", "UNHEALTHY")]
-    for message in [*failed, status.message]:
-        found = [match for line in message.splitlines() if (match := _ERROR_LINE.match(_plain(line)))]
-        own = [match for match in found if not match[1].startswith("Ray") and match[1] != "RuntimeError"] or found
-        if own:
-            return own[-1][2].strip()
-    return " ".join(_plain(" ".join([*failed, status.message])).split())[:500]
-
-
-def _plain(text: str) -> str:
-    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+    return deepest([*failed, status.message])

@@ -92,7 +92,7 @@ def cluster_environment(run_dir: Path, ports: Sequence[int]) -> dict[str, str]:
     (HAProxy metrics and statistics, Serve's fallback proxies for HTTP and gRPC).
     """
     metrics, stats, fallback_http, fallback_grpc = ports
-    haproxy = run_dir / "haproxy"
+    haproxy = run_dir / "h"  # short: see SHORT_PATH
     return {
         **os.environ,
         **SERVE_ENVIRONMENT,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import subprocess
@@ -9,7 +10,7 @@ from collections.abc import Callable
 
 from paceline.app_config import AppConfig, ReplicaSettings
 from paceline.cli.local_cluster import NodePlan
-from paceline.errors import InvalidField, TokenizerMismatch, Unavailable
+from paceline.errors import TokenizerMismatch, Unavailable
 from paceline.placement import Node, Shortfall, shortfalls
 
 
@@ -18,15 +19,14 @@ def check_models(app: AppConfig) -> None:
 
     Raises ModelNotFound, ModelUnsupported, ModelDamaged, or TokenizerMismatch with the first difference.
     """
-    from paceline.runtime.store import resolve
+    from paceline.runtime.store import default_store
 
     target = app.target.settings.model
     drafter = None
     if app.drafter is not None and app.drafter.settings.proposer == "model":
         drafter = app.drafter.settings.model
-        if drafter is None:
-            raise InvalidField("drafter.settings.model", drafter, 'a model, where the proposer is "model"')
-    paths = {name: resolve(name) for name in (target, drafter) if name is not None}
+    store = default_store()
+    paths = {name: store.resolve(name) for name in (target, drafter) if name is not None}
     if drafter is None or drafter == target:
         return
     from paceline.runtime.tokenizer import first_difference, load_tokenizer
@@ -81,7 +81,8 @@ def on_this_machine(app: AppConfig) -> AppConfig:
 
 def _wants_gpu(name: str, app: AppConfig) -> bool:
     if name == "drafter":
-        return app.drafter is not None and app.drafter.settings.proposer == "model" and app.drafter.settings.device != "cpu"
+        settings = None if app.drafter is None else app.drafter.settings
+        return settings is not None and settings.proposer == "model" and settings.device != "cpu"
     return app.target.settings.device != "cpu"
 
 
@@ -102,7 +103,8 @@ def plan_nodes(app: AppConfig) -> list[NodePlan]:
             for resource, amount in part.resources.custom.items():
                 custom[resource] = custom.get(resource, 0) + part.replicas * amount
         wants_gpus = any(part.resources.num_gpus for part in parts)
-        plans.append(NodePlan(pool, max(os.cpu_count() or 1, -int(-asked // 1)), len(gpus()) if wants_gpus else 0, custom))
+        cpus = max(os.cpu_count() or 1, math.ceil(asked))
+        plans.append(NodePlan(pool, cpus, len(gpus()) if wants_gpus else 0, custom))
     return plans
 
 
@@ -116,4 +118,3 @@ def gpus() -> list[str]:
         return []
     listing = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=30, check=False).stdout
     return [str(index) for index, line in enumerate(listing.splitlines()) if line.startswith("GPU ")]
-

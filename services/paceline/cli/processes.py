@@ -71,11 +71,8 @@ def _parents() -> list[tuple[int, int]]:
         listing = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=True)
         rows = [line.split() for line in listing.stdout.splitlines()]
         return [(int(pid), int(parent)) for pid, parent, state in rows if not state.startswith("Z")]
-    pairs = []
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit() and (stat := _stat(int(entry.name))) is not None:
-            pairs.append((int(entry.name), stat[1]))
-    return pairs
+    pids = [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()]
+    return [(pid, stat[1]) for pid in pids if (stat := _stat(pid)) is not None]
 
 
 def _stat(pid: int) -> tuple[str, int] | None:

@@ -68,7 +68,7 @@ class Progress:
 class QuietOutput:
     """Sends what libraries print to a file; ours goes to copies of the two streams made before.
 
-    Ray writes lines of its own to both streams, from threads and from C++, and standard output belongs to one ready line.
+    Ray writes lines of its own to both, from threads and from C++, and standard output belongs to one ready line.
     """
 
     def __init__(self) -> None:
@@ -83,9 +83,11 @@ class QuietOutput:
         os.dup2(file, 2)
         os.close(file)
 
-    def print(self, line: str) -> None:
-        """A line on the true standard output."""
-        os.write(self._out, f"{line}\n".encode())
+    def write(self, text: str) -> None:
+        """Writes to the true standard output."""
+        data = text.encode()
+        while data:
+            data = data[os.write(self._out, data) :]
 
     def restore(self) -> None:
         """Gives both streams back."""

@@ -99,8 +99,10 @@ def _with_flags(arguments: Mapping[str, Any], flags: argparse.Namespace) -> dict
     if flags.drafter == NO_DRAFTER:
         merged["drafter"] = None
     elif flags.drafter is not None:
-        if merged.get("drafter", {}) is None:
-            merged["drafter"] = {}
+        section = merged.get("drafter") or {}
+        chosen = ("proposer", "model")  # both are the flag's now
+        kept = {name: value for name, value in section.get("settings", {}).items() if name not in chosen}
+        merged["drafter"] = {**section, "settings": kept}
         if flags.drafter in OWN_PROPOSERS:
             put("drafter", proposer=flags.drafter)
         else:
@@ -126,7 +128,8 @@ def _load(path: str) -> dict[str, Any]:
     for section in ("http_options", "grpc_options"):
         _check(document.get(section, {}), section)
     if (path := applications[0].get("import_path")) != IMPORT_PATH:
-        raise InvalidField("applications.0.import_path", path, IMPORT_PATH, "Use `serve deploy` for other applications.")
+        remedy = "Use `serve deploy` for other applications."
+        raise InvalidField("applications.0.import_path", path, IMPORT_PATH, remedy)
     functions = document.get("grpc_options", {}).get("grpc_servicer_functions", [SERVICER_FUNCTION])
     if functions != [SERVICER_FUNCTION]:
         raise InvalidField("grpc_options.grpc_servicer_functions", functions, f"[{SERVICER_FUNCTION}]")

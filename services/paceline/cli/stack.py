@@ -26,7 +26,7 @@ from paceline.errors import InvalidField, Unavailable
 
 CLEAN_END_S = 8.0  # for Serve to end its replicas in order, before the nodes are ended under it
 HIDDEN_PORTS = 4
-SHORT_PATH = 24  # Ray and HAProxy put sockets below the run folder, and a socket's path holds 107 characters
+SHORT_PATH = 8  # longest folder to put the run folder in: HAProxy's socket below it may have 97 characters in all
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +95,12 @@ class Stack:
         environment = cluster_environment(self.run_dir, free_ports(HIDDEN_PORTS))
         os.environ.update(environment)  # Serve's client reads the same settings when it is imported
         self._cluster = LocalCluster(plan_nodes(self.options.app), environment, self.run_dir / "ray-nodes.log")
-        cluster = self._cluster
-        return self._stop.call(lambda: cluster.wait_ready(lambda pool: self._progress.detail(f"node of pool {pool} is up")))
+        cluster, tell = self._cluster, self._progress.detail
+        return self._stop.call(lambda: cluster.wait_ready(lambda pool: tell(f"node of pool {pool} is up")))
 
 
 def within(seconds: float, function: Callable[[], None]) -> bool:
-    """Runs `function` in a thread for at most `seconds`; True if it ended. Its errors are dropped: this is for endings."""
+    """Runs `function` in a thread for at most `seconds`; True if it ended. Errors are dropped: this is for endings."""
 
     def run() -> None:
         with contextlib.suppress(Exception):
@@ -174,9 +174,11 @@ def _wait_for_answer(address: str, application: str) -> None:
     from paceline.v1 import inference_pb2, inference_pb2_grpc
 
     with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
-        call = inference_pb2_grpc.InferenceServiceStub(channel).GetModelInfo
-        call(
-            inference_pb2.GetModelInfoRequest(), timeout=60, wait_for_ready=True, metadata=[("application", application)]
+        inference_pb2_grpc.InferenceServiceStub(channel).GetModelInfo(
+            inference_pb2.GetModelInfoRequest(),
+            timeout=60,
+            wait_for_ready=True,
+            metadata=[("application", application)],
         )
 
 
@@ -189,4 +191,3 @@ def _leave(name: str, deployed: bool, *, whole: bool) -> None:
     elif deployed:
         serve.delete(name)
     ray.shutdown()
-
