@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable, Sequence
 
 import grpc.aio
+from grpc_health.v1 import health as health_names
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health
 from grpc_reflection.v1alpha import reflection
@@ -46,7 +47,7 @@ class DataPlaneServer:
         server = grpc.aio.server(options=SERVER_OPTIONS)
         self._add_servicers(server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        names = (*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        names = (*self._services, health_names.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, server)
         address = host_port(self._host, self._port)
         try:

@@ -148,7 +148,7 @@ def drafter_main(pipe: Connection, config: DrafterConfig, threads: int) -> None:
 
 def target_main(pipe: Connection, config: TargetConfig, threads: int, drafter_address: str | None) -> None:
     """Entry of the target's process."""
-    from paceline.target.link import DrafterLease
+    from paceline.target.directory import DrafterLease
     from paceline.target.server import TargetServer
 
     torch.set_num_threads(threads)
@@ -166,7 +166,7 @@ def target_main(pipe: Connection, config: TargetConfig, threads: int, drafter_ad
 def gateway_main(pipe: Connection, config: GatewayConfig, target_address: str) -> None:
     """Entry of the gateway's process."""
     from paceline.gateway.listener import GatewayServer
-    from paceline.gateway.relay import TargetLease
+    from paceline.gateway.directory import TargetLease
 
     class Directory:
         async def lease(self) -> TargetLease:
