@@ -74,16 +74,15 @@ class FakeTarget(target_pb2_grpc.TargetServiceServicer):
         self.active = 0
         self.idle = asyncio.Event()  # no session is being decoded
         self.cancelled = asyncio.Event()  # a session ended before its script
-        self.moved = asyncio.Condition()
-        self.sent = 0
+        self.sent = self.described = 0
         self.address = ""
         self._server: DataPlaneServer | None = None
 
-    async def start(self, tls: TlsConfig | None = None) -> TargetLease:
+    async def start(self, tls: TlsConfig | None = None, port: int = 0) -> TargetLease:
         def add(server: grpc.aio.Server) -> None:
             target_pb2_grpc.add_TargetServiceServicer_to_server(self, server)
 
-        self._server = DataPlaneServer(("paceline.v1.TargetService",), add, host="127.0.0.1", port=0, tls=tls)
+        self._server = DataPlaneServer(("paceline.v1.TargetService",), add, host="127.0.0.1", port=port, tls=tls)
         self.address = await self._server.start()
         return self.lease
 
@@ -120,6 +119,7 @@ class FakeTarget(target_pb2_grpc.TargetServiceServicer):
                 self.idle.set()
 
     async def GetTargetInfo(self, request: Any, context: Any) -> target_pb2.GetTargetInfoResponse:  # noqa: N802
+        self.described += 1
         return target_pb2.GetTargetInfoResponse(model=self.info)
 
     async def GetTargetStatus(self, request: Any, context: Any) -> target_pb2.GetTargetStatusResponse:  # noqa: N802
@@ -162,6 +162,7 @@ class Served:
     address: str
     client: AsyncClient
     stub: inference_pb2_grpc.InferenceServiceStub
+    directory: Any
     targets: list[FakeTarget] = field(default_factory=list)
 
 
@@ -176,7 +177,7 @@ async def serve(directory: Any, tokenizer: Any = None, **settings: Any) -> Async
             AsyncClient(address, retry=RetryPolicy(attempts=1)) as client,
             grpc.aio.insecure_channel(address, options=[("grpc.max_receive_message_length", 64 << 20)]) as channel,
         ):
-            yield Served(server, address, client, inference_pb2_grpc.InferenceServiceStub(channel))
+            yield Served(server, address, client, inference_pb2_grpc.InferenceServiceStub(channel), directory)
     finally:
         await server.stop(0)
 

@@ -50,16 +50,22 @@ class Targets:
     async def lease(self, deadline: Deadline) -> AsyncIterator[Target]:
         """A target while the block runs.
 
-        Raises Unavailable if none is found in time, TokenizerMismatch if it does not share our tokenizer,
-        DeadlineExceeded.
+        Raises Unavailable if none is found in time or each that was named is dead, TokenizerMismatch if it does not
+        share our tokenizer, DeadlineExceeded.
         """
-        link = await self._link(await self._find(deadline))
-        link.users += 1
-        try:
-            yield Target(link.lease, link.stub, await self._model(link, deadline))
-        finally:
-            link.users -= 1
-            await self._close_unused(link)
+        failures = 0
+        while True:
+            link = await self._link(await self._find(deadline))
+            async with self._using(link):
+                try:
+                    model = await self._model(link, deadline)
+                except Unavailable:
+                    failures += 1
+                    if failures > self._config.max_failovers:
+                        raise
+                    continue
+                yield Target(link.lease, link.stub, model)
+                return
 
     def give_up(self, target: Target) -> None:
         """Hands the replica's channel out no more; calls that run on it go on."""
@@ -80,15 +86,7 @@ class Targets:
                 pass
         except PacelineError:
             pass  # the others may still answer
-        links = [link for link in self._links.values() if not link.retired]
-        for link in links:
-            link.users += 1
-        try:
-            answers = await asyncio.gather(*(self._status(link, deadline) for link in links))
-        finally:
-            for link in links:
-                link.users -= 1
-                await self._close_unused(link)
+        answers = await asyncio.gather(*(self._status(link, deadline) for link in list(self._links.values())))
         return [answer for answer in answers if answer is not None]
 
     async def close(self) -> None:
@@ -126,6 +124,15 @@ class Targets:
         if self._links.get(link.lease.address) is link:
             del self._links[link.lease.address]
 
+    @asynccontextmanager
+    async def _using(self, link: _Link) -> AsyncIterator[None]:
+        link.users += 1
+        try:
+            yield
+        finally:
+            link.users -= 1
+            await self._close_unused(link)
+
     async def _close_unused(self, link: _Link) -> None:
         if link.retired and link.users == 0:
             await link.channel.close()
@@ -158,13 +165,14 @@ class Targets:
             raise from_rpc_error(error) from None
 
     async def _status(self, link: _Link, deadline: Deadline) -> target_pb2.GetTargetStatusResponse | None:
-        try:
-            limit_s = deadline.at_most(self._config.call_timeout_s)
-            return await link.stub.GetTargetStatus(target_pb2.GetTargetStatusRequest(), timeout=limit_s)
-        except grpc.aio.AioRpcError as error:
-            if error.code() is grpc.StatusCode.UNAVAILABLE:
-                self._retire(link)
-            return None
+        limit_s = deadline.at_most(self._config.call_timeout_s)
+        async with self._using(link):
+            try:
+                return await link.stub.GetTargetStatus(target_pb2.GetTargetStatusRequest(), timeout=limit_s)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.UNAVAILABLE:
+                    self._retire(link)
+                return None
 
     def _check(self, model: inference_pb2.GetModelInfoResponse, lease: TargetLease) -> None:
         theirs = model.tokenizer_fingerprint
