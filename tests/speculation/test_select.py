@@ -1,0 +1,123 @@
+"""Proposals and best-first trees."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from paceline.speculation.noise import gumbel
+from paceline.speculation.propose import NO_CANDIDATES, Candidates, coupled, draft_noise_key, ranked
+from paceline.speculation.sampling import SamplingParams
+from paceline.speculation.select import Path, best_first, prune
+from paceline.speculation.tree import DraftTree
+
+IDS = np.array([4, 2, 9, 7], dtype=np.int64)
+LOGS = np.log([0.2, 0.2, 0.5, 0.1])
+
+
+def test_ranked_orders_by_probability_then_id_and_skips_the_impossible() -> None:
+    found = ranked(np.array([4, 2, 9, 7]), np.array([math.log(0.2), math.log(0.2), math.log(0.6), -math.inf]), 4)
+    assert found.tokens.tolist() == [9, 2, 4]
+    assert len(ranked(IDS, LOGS, 2)) == 2
+
+
+def test_coupled_orders_by_strength_times_log_prob_plus_noise() -> None:
+    key = draft_noise_key(SamplingParams(temperature=1.0, seed=3), 17)
+    for strength in (0.5, 1.0, 2.0, 5.0):
+        found = coupled(IDS, LOGS, key=key, strength=strength, width=4)
+        assert found.tokens.tolist() == IDS[np.argsort(-(strength * LOGS + gumbel(key, IDS)))].tolist()
+        assert np.exp(found.log_probs).sum() == pytest.approx(1.0)
+
+
+def test_coupled_keeps_the_mass_of_partial_candidates() -> None:
+    key = draft_noise_key(SamplingParams(temperature=1.0, seed=3), 17)
+    found = coupled(IDS[:2], LOGS[:2], key=key, strength=2.0, width=4)
+    assert np.exp(found.log_probs).sum() == pytest.approx(0.4)
+
+
+def test_coupled_with_infinite_strength_is_ranked() -> None:
+    key = draft_noise_key(SamplingParams(temperature=1.0, seed=3), 17)
+    first, second = coupled(IDS, LOGS, key=key, strength=math.inf, width=3), ranked(IDS, LOGS, 3)
+    assert first.tokens.tolist() == second.tokens.tolist()
+    assert first.log_probs == pytest.approx(second.log_probs)
+
+
+def test_strength_1_finds_the_draw_of_a_target_equal_to_the_drafter() -> None:
+    from paceline.speculation.choices import SeededChoices
+    from paceline.speculation.rows import Row
+
+    order = np.argsort(IDS)
+    row = Row(IDS[order], np.exp(LOGS[order]))
+    for position in range(300):
+        params = SamplingParams(temperature=1.0, seed=5)
+        first = coupled(IDS, LOGS, key=draft_noise_key(params, position), strength=1.0, width=1)
+        assert first.tokens[0] == SeededChoices(params).draw(row, position)
+
+
+def table(path: Path) -> Candidates:
+    """Three children whose probabilities depend on the last token."""
+    shift = path[-1] if path else 0
+    return ranked(np.array([1, 2, 3]), np.log(np.roll([0.6, 0.3, 0.1], shift)), 3)
+
+
+def score(tree: DraftTree, node: int) -> float:
+    assert tree.log_probs is not None
+    return float(sum(tree.log_probs[each] for each in tree.path(node)))
+
+
+@pytest.mark.parametrize("budget", [0, 1, 2, 3, 5, 8, 13])
+def test_best_first_takes_the_best_paths_of_all(budget: int) -> None:
+    tree = best_first(table, budget, max_depth=4)
+    every = [path for depth in range(1, 5) for path in itertools.product([1, 2, 3], repeat=depth)]
+    logs = {}
+    for path in every:
+        logs[path] = 0.0
+        for depth, token in enumerate(path):
+            known = table(path[:depth])
+            logs[path] += float(known.log_probs[known.tokens.tolist().index(token)])
+    best = sorted(logs.values(), reverse=True)[:budget]
+    assert [score(tree, node) for node in range(len(tree))] == pytest.approx(best, abs=1e-6)
+
+
+def test_any_leading_part_is_the_tree_of_that_budget() -> None:
+    large = best_first(table, 12, max_depth=4)
+    for budget in range(12):
+        small = best_first(table, budget, max_depth=4)
+        assert large.first(budget).tokens.tolist() == small.tokens.tolist()
+        assert large.first(budget).parents.tolist() == small.parents.tolist()
+
+
+def test_limits_of_depth_and_score() -> None:
+    assert best_first(table, 50, max_depth=2).depths.max() == 2
+    tree = best_first(table, 50, max_depth=4, min_log_score=math.log(0.2))
+    assert len(tree)
+    assert min(score(tree, node) for node in range(len(tree))) >= math.log(0.2) - 1e-6
+
+
+def test_ties_go_to_lower_depth_then_lower_parent_then_lower_id() -> None:
+    certain = Candidates(np.array([5], dtype=np.int32), np.zeros(1))
+    even = ranked(np.array([8, 6]), np.log([0.5, 0.5]), 2)
+    tree = best_first(lambda path: even if len(path) == 0 else certain, 4, 3)
+    assert tree.tokens.tolist() == [6, 8, 5, 5]
+    assert tree.parents.tolist() == [-1, -1, 0, 1]
+
+
+def test_nothing_to_say_is_an_empty_tree() -> None:
+    assert len(best_first(lambda _: NO_CANDIDATES, 8, 8)) == 0
+
+
+@pytest.mark.parametrize("budget", [0, 1, 4, 9, 40])
+def test_pruning_a_larger_tree_equals_growing_the_smaller_one(budget: int) -> None:
+    pruned = prune(best_first(table, 40, max_depth=4), budget)
+    grown = best_first(table, budget, max_depth=4)
+    assert pruned.tokens.tolist() == grown.tokens.tolist()
+    assert pruned.parents.tolist() == grown.parents.tolist()
+
+
+def test_pruning_needs_scores() -> None:
+    with pytest.raises(ValueError, match="log-probabilities"):
+        prune(DraftTree.chain([1, 2]), 1)
+    assert prune(DraftTree.build([1, 2], [-1, -1]), 1, [-2.0, -1.0]).tokens.tolist() == [2]

@@ -1,0 +1,182 @@
+"""Sample-match: its law by enumeration, and the same tokens as plain decoding under real noise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from paceline.speculation.choices import Choices, SeededChoices
+from paceline.speculation.rows import Row
+from paceline.speculation.sampling import SamplingParams
+from paceline.speculation.tree import ROOT, DraftTree
+from paceline.speculation.verify import Walk, sample_match
+from speculation.outcomes import ScriptedChoices, law
+
+Context = tuple[int, ...]
+Language = Callable[[Context], Row]
+
+
+def language(vocab: int, seed: int, dtype: type = np.float64) -> Language:
+    """A random distribution for each context, some tokens impossible."""
+    rows: dict[Context, Row] = {}
+
+    def row(context: Context) -> Row:
+        if context not in rows:
+            random = np.random.default_rng([seed, *context, len(context)])
+            weights = random.random(vocab) * (random.random(vocab) > 0.2)
+            weights[random.integers(vocab)] += 0.1
+            rows[context] = Row.from_dense((weights / weights.sum()).astype(dtype))
+        return rows[context]
+
+    return row
+
+
+def random_tree(random: np.random.Generator, vocab: int, nodes: int) -> DraftTree:
+    tokens, parents = [], []
+    for node in range(nodes):
+        parent = int(random.integers(-1, node))
+        free = [t for t in range(vocab) if (parent, t) not in set(zip(parents, tokens, strict=True))]
+        if free:
+            tokens.append(int(random.choice(free)))
+            parents.append(parent)
+        else:
+            break
+    return DraftTree.build(tokens, parents)
+
+
+def rows_of(tree: DraftTree, row: Language, context: Context) -> Callable[[int], Row]:
+    return lambda node: row((*context, *tree.path_tokens(node)))
+
+
+def decode(row: Language, choices: Choices, horizon: int, draft: Callable[[Context], DraftTree]) -> Context:
+    """Rounds of drafting and verification until `horizon` tokens are out."""
+    context: Context = ()
+    while len(context) < horizon:
+        tree = draft(context)
+        context += sample_match(tree, rows_of(tree, row, context), choices, len(context)).tokens
+    return context[:horizon]
+
+
+def plain(row: Language, choices: Choices, horizon: int) -> Context:
+    return decode(row, choices, horizon, lambda _: DraftTree.empty())
+
+
+def difference(first: dict[Context, float], second: dict[Context, float]) -> float:
+    return max(abs(first.get(key, 0.0) - second.get(key, 0.0)) for key in first.keys() | second.keys())
+
+
+def reference(row: Language, horizon: int) -> dict[Context, float]:
+    """The target's own law of the first `horizon` tokens, by the chain rule."""
+    total: dict[Context, float] = {(): 1.0}
+    for _ in range(horizon):
+        total = {
+            (*context, int(token)): probability * float(prob)
+            for context, probability in total.items()
+            for token, prob in zip(row(context).token_ids, row(context).probs, strict=True)
+        }
+    return total
+
+
+@pytest.mark.parametrize(("vocab", "horizon", "nodes"), [(2, 4, 6), (3, 3, 5), (4, 3, 9), (5, 2, 12)])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_law_is_the_targets(vocab: int, horizon: int, nodes: int, seed: int) -> None:
+    row = language(vocab, seed)
+    draft = lambda context: random_tree(np.random.default_rng([seed, *context]), vocab, nodes)  # noqa: E731
+    found = law(lambda choices: decode(row, choices, horizon, draft))
+    assert sum(found.values()) == pytest.approx(1.0, abs=1e-12)
+    assert difference(found, reference(row, horizon)) < 1e-12
+
+
+def test_the_law_holds_in_float32_to_its_rounding() -> None:
+    row = language(4, 1, np.float32)
+    found = law(lambda choices: decode(row, choices, 3, lambda _: random_tree(np.random.default_rng(1), 4, 7)))
+    assert difference(found, reference(row, 3)) < 1e-6
+
+
+def test_a_bonus_drawn_from_the_wrong_row_is_seen() -> None:
+    """The token behind a fully accepted path must come from the row at its last node."""
+    row = language(3, 5)
+
+    def broken(choices: ScriptedChoices) -> Context:
+        tree = DraftTree.chain([int(row(()).token_ids[0])])
+        walk = sample_match(tree, lambda _: row(()), choices, 0)
+        return (*walk.tokens, *plain(row, choices, 2))[:2]
+
+    assert difference(law(broken), reference(row, 2)) > 0.01
+
+
+def test_drawing_again_after_a_rejection_is_seen() -> None:
+    """p = (.3 .7), child 0 first: a second draw from p after a rejected one gives (.51 .49), not (.3 .7)."""
+    row = Row.from_dense(np.array([0.3, 0.7]))
+
+    def broken(choices: ScriptedChoices) -> int:
+        return 0 if choices.draw(row, 0) == 0 else choices.draw(row, 0)
+
+    assert law(broken)[0] == pytest.approx(0.51)
+    right = law(lambda choices: sample_match(DraftTree.chain([0]), lambda _: row, choices, 0).tokens[0])
+    assert right == pytest.approx({0: 0.3, 1: 0.7}, abs=1e-12)
+
+
+def test_a_fully_accepted_chain_draws_its_bonus_from_the_last_row() -> None:
+    rows = {ROOT: [1.0, 0.0], 0: [0.0, 1.0], 1: [1.0, 0.0], 2: [0.05, 0.95]}
+    found = law(
+        lambda choices: (
+            sample_match(
+                DraftTree.chain([0, 1, 0]), lambda node: Row.from_dense(np.array(rows[node])), choices, 0
+            ).tokens
+        )
+    )
+    assert found == pytest.approx({(0, 1, 0, 0): 0.05, (0, 1, 0, 1): 0.95}, abs=1e-12)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("seed", range(30))
+def test_any_tree_gives_the_tokens_of_plain_decoding(temperature: float, seed: int) -> None:
+    row = language(5, seed)
+    choices = SeededChoices(SamplingParams(temperature=temperature, seed=seed * 7919))
+    draft = lambda context: random_tree(np.random.default_rng([seed, *context]), 5, seed % 9)  # noqa: E731
+    assert decode(row, choices, 40, draft) == plain(row, choices, 40)
+
+
+def test_expected_acceptance_is_the_sum_of_path_probabilities() -> None:
+    row = language(4, 3)
+    tree = random_tree(np.random.default_rng(3), 4, 8)
+    at = rows_of(tree, row, ())
+    paths = 0.0
+    for node in range(len(tree)):
+        path = tree.path(node)
+        above = [ROOT, *path[:-1]]
+        paths += float(np.prod([at(up).prob(int(tree.tokens[down])) for up, down in zip(above, path, strict=True)]))
+    found = law(lambda choices: len(sample_match(tree, at, choices, 0).accepted))
+    assert sum(count * probability for count, probability in found.items()) == pytest.approx(paths, abs=1e-12)
+
+
+@pytest.mark.parametrize("depth", range(1, 7))
+def test_a_stop_token_ends_the_walk_wherever_it_falls(depth: int) -> None:
+    reply = [4, 1, 2, 9, 3, 5, 6]  # 9 ends a reply
+    tree = DraftTree.chain(reply[:depth])
+    walk = sample_match(
+        tree,
+        lambda node: Row.one_hot(reply[node + 1]),
+        SeededChoices(SamplingParams()),
+        0,
+        stops=lambda token: token == 9,
+    )
+    assert list(walk.tokens) == reply[: min(depth + 1, 4)]
+    assert len(walk.accepted) == min(depth, 4)
+    assert walk.drawn == (None if depth >= 4 else walk.tokens[-1])
+
+
+def test_rows_are_asked_for_lazily_and_once() -> None:
+    asked: list[int] = []
+    tree = DraftTree.build([1, 2, 3, 4], [-1, -1, 0, 2])
+
+    def row_at(node: int) -> Row:
+        asked.append(node)
+        return Row.one_hot({-1: 1, 0: 7}[node])
+
+    walk = sample_match(tree, row_at, SeededChoices(SamplingParams()), 0)
+    assert walk == Walk(accepted=(0,), tokens=(1, 7))
+    assert asked == [ROOT, 0]
