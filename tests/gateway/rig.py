@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+
 from gateway.tokenizers_for_tests import ByteTokenizer
 from paceline.gateway.config import GatewayConfig
 from paceline.gateway.directory import TargetLease

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+
 from gateway.rig import (
     STOP,
     Directory,

@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+
 from gateway.rig import Directory, Nowhere, Script, Step, gateway, model, says, serve, until, within
 from gateway.tokenizers_for_tests import ByteTokenizer
 from paceline.errors import DeadlineExceeded as TooLate

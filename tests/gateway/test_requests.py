@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 import numpy as np
 import pytest
+
 from gateway.rig import Script, Step, gateway, model, says, within
 from paceline.errors import InvalidField, ModelNotFound, PacelineError, UnsupportedField
 from paceline.gateway.config import GatewayConfig

@@ -8,6 +8,7 @@ from contextlib import aclosing
 
 import grpc
 import pytest
+
 from gateway.rig import Directory, FakeTarget, Script, Step, says, within
 from gateway.tokenizers_for_tests import ByteTokenizer
 from paceline.errors import Unavailable

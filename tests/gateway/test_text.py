@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
+
 from gateway.rig import STOP, Script, Step, finish, gateway, model, says, within
 from gateway.tokenizers_for_tests import ByteTokenizer, PieceTokenizer
 from paceline.runtime.toy_tokenizer import ToyTokenizer

@@ -8,12 +8,13 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
-from gateway.certificates import Authority
-from gateway.rig import Directory, FakeTarget, gateway, model, says, serve, within
-from gateway.tokenizers_for_tests import ByteTokenizer
 from google.protobuf import descriptor_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from gateway.certificates import Authority
+from gateway.rig import Directory, FakeTarget, gateway, model, says, serve, within
+from gateway.tokenizers_for_tests import ByteTokenizer
 from paceline.errors import Unavailable as CannotListen
 from paceline.gateway.config import GatewayConfig, ListenerConfig
 from paceline.gateway.listener import SERVICE, GatewayServer

@@ -31,8 +31,10 @@ class AioEdge(inference_pb2_grpc.InferenceServiceServicer):
             async with aclosing(replies):  # a cancelled call ends the target's work before anything else
                 async for response in replies:
                     await context.write(response)
+        except grpc.aio.BaseError:
+            return  # the connection is gone, and with it whoever an error could be told to
         except Exception as error:
-            await _abort(context, error)
+            await abort(context, error)
 
     async def GetModelInfo(  # noqa: N802
         self, request: inference_pb2.GetModelInfoRequest, context: Any
@@ -50,14 +52,8 @@ class AioEdge(inference_pb2_grpc.InferenceServiceServicer):
         try:
             return await answer
         except Exception as error:
-            await _abort(context, error)
+            await abort(context, error)
             raise
-
-
-async def _abort(context: Any, error: Exception) -> None:
-    if isinstance(error, grpc.aio.AbortError | grpc.aio.UsageError):
-        raise error
-    await abort(context, error)
 
 
 class ServeContext(Protocol):
