@@ -97,11 +97,11 @@ def load_runner(
     Raises ModelNotFound, ModelDamaged or ModelUnsupported, naming the model and the reason.
     """
     name = spec.name or Path(spec.path).name
+    device, dtype = spec.resolved_device(), spec.resolved_dtype()
     config = _load_config(spec, name)
     text = config.get_text_config(decoder=True)
     limit = context_limit(text, name)
-    model = _load_model(spec, name)
-    device = spec.resolved_device()
+    model = _load_model(spec, name, dtype)
     model.to(device).eval()
     pages = -(-kv_tokens // page_size)
     kv_heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
@@ -136,12 +136,12 @@ def _load_config(spec: ModelSpec, name: str) -> Any:
         raise ModelUnsupported(f"{name}: transformers does not know this model: {_first_line(error)}") from error
 
 
-def _load_model(spec: ModelSpec, name: str) -> Any:
+def _load_model(spec: ModelSpec, name: str, dtype: torch.dtype) -> Any:
     """Loads the weights; every tensor must be there, since transformers would fill a missing one at random."""
     try:
         model, loading = AutoModelForCausalLM.from_pretrained(
             spec.path,
-            dtype=spec.resolved_dtype(),
+            dtype=dtype,
             attn_implementation=attention.NAME,
             local_files_only=True,
             output_loading_info=True,
