@@ -17,11 +17,25 @@ from paceline.cli.ports import free_ports
 from paceline.cli.serve_options import ServeOptions, add_arguments, read
 from paceline.cli.session import Session, in_session
 
-PROMPT = (
-    "Rewrite this note as a polite e-mail and keep every fact: The meeting with the library team moves from Tuesday"
-    " at 10:00 to Thursday at 14:30. It takes place in room 204 of the north building. Please bring the list of damaged"
-    " books, the list of lost books and the budget for new shelves. Maria takes the minutes."
-)
+# An edit of given text, which is where statistics of the session's own text have something to say.
+PROMPT = """\
+Add a docstring to each method of this class and print the whole class:
+
+class Account:
+    def __init__(self, owner, balance):
+        self.owner = owner
+        self.balance = balance
+
+    def deposit(self, amount):
+        self.balance = self.balance + amount
+        return self.balance
+
+    def withdraw(self, amount):
+        if amount > self.balance:
+            raise ValueError("not enough money")
+        self.balance = self.balance - amount
+        return self.balance
+"""
 MAX_TOKENS = 160
 WARM_UP_TOKENS = 8  # so that neither run pays for what happens only once
 REPLY_TIMEOUT_S = 600.0
@@ -83,7 +97,7 @@ def _compare(address: str, args: argparse.Namespace, session: Session) -> Compar
         client.complete(prompt, max_tokens=WARM_UP_TOKENS, temperature=0.0, draft=False, timeout_s=REPLY_TIMEOUT_S)
         session.progress.done()
         echo: Callable[[str], None] = (lambda text: None) if args.json else session.output.write
-        echo(f"\n{args.prompt}\n\n")
+        echo(f"\n{args.prompt.rstrip()}\n\n")
         drafted = _reply(client, prompt, args.max_tokens, True, echo)
         echo("\n\n")
         session.progress.step("the same prompt without drafts")
