@@ -8,7 +8,6 @@ import sys
 from collections.abc import Sequence
 
 from paceline import __version__
-
 from paceline_client.commands import chat, extras, generate, status
 from paceline_client.errors import ClientError
 

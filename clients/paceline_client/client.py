@@ -10,8 +10,8 @@ from typing import Self, TypeVar, Unpack
 
 import grpc
 import grpc.aio
-from paceline.v1 import inference_pb2, inference_pb2_grpc
 
+from paceline.v1 import inference_pb2, inference_pb2_grpc
 from paceline_client.address import DEFAULT_ADDRESS
 from paceline_client.connection import MAX_MESSAGE_BYTES, RetryPolicy, TlsOptions, open_channel
 from paceline_client.errors import ClientError, DeadlineExceeded, ServerFault, Unavailable, from_status

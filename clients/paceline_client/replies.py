@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from paceline.v1 import common_pb2, inference_pb2
-
 from paceline_client.errors import ServerFault
 
 

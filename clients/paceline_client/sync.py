@@ -113,9 +113,26 @@ class Client:
         if self._loop.is_closed():
             work.close()
             raise ClientError("the client is closed")
-        future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        outcome: Future[T] = Future()
+        tasks: list[asyncio.Task[T]] = []
+
+        def begin() -> None:
+            tasks.append(self._loop.create_task(work))
+            tasks[0].add_done_callback(lambda task: _settle(outcome, task))
+
+        self._loop.call_soon_threadsafe(begin)
         try:
-            return future.result()
+            return outcome.result()
         except BaseException:
-            future.cancel()  # Ctrl-C while waiting: the call must not go on unseen
+            if not outcome.done():  # Ctrl-C while waiting: the call must not go on unseen
+                self._loop.call_soon_threadsafe(lambda: tasks[0].cancel())
+                outcome.exception()
             raise
+
+
+def _settle(outcome: Future[T], task: asyncio.Task[T]) -> None:
+    error = asyncio.CancelledError() if task.cancelled() else task.exception()
+    if error is not None:
+        outcome.set_exception(error)
+    else:
+        outcome.set_result(task.result())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from typing import Any
 
@@ -28,6 +29,8 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Reads turns until the end of input or /exit."""
+    with contextlib.suppress(ImportError):  # not on every system
+        import readline  # noqa: F401 - gives `input` line editing and history
     fields = reply_fields(args)
     opening = [] if args.system is None else [Message("system", args.system)]
     history = list(opening)
