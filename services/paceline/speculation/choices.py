@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from paceline.speculation.noise import Purpose, exponential, noise_key
+from paceline.speculation.noise import Purpose, exponential, noise_key, uniform
 from paceline.speculation.rows import Row
 from paceline.speculation.sampling import SamplingParams
 
@@ -17,6 +17,10 @@ class Choices(Protocol):
 
     def draw(self, row: Row, position: int) -> int:
         """A token drawn from `row` for `position` of the full context."""
+        ...
+
+    def accept(self, prob: float, position: int, sibling: int) -> bool:
+        """True with probability `prob`; `sibling` counts the tests made at one position."""
         ...
 
 
@@ -34,3 +38,8 @@ class SeededChoices:
             return row.argmax()
         key = noise_key(self.params.seed, self.params.choice, position, Purpose.DRAW)
         return int(row.token_ids[np.argmax(row.probs / exponential(key, row.token_ids))])
+
+    def accept(self, prob: float, position: int, sibling: int) -> bool:
+        """A uniform of the accept stream, which no draw looks at, against `prob`: 0 never passes, 1 always does."""
+        key = noise_key(self.params.seed, self.params.choice, position, Purpose.ACCEPT)
+        return uniform(key, sibling) < prob

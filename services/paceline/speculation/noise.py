@@ -18,6 +18,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_1 = 0xBF58476D1CE4E5B9
 _MIX_2 = 0x94D049BB133111EB
 _MASK = (1 << 64) - 1
+_BELOW_ONE = 1.0 - 2.0**-53
 
 
 class Purpose(IntEnum):
@@ -63,8 +64,9 @@ def noise_bits_torch(key: int, ids: torch.Tensor) -> torch.Tensor:
 
 
 def uniforms(key: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Uniforms strictly between 0 and 1, one for each id."""
-    return ((noise_bits_numpy(key, ids) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    """Uniforms strictly between 0 and 1, one for each id: (upper 53 bits + 0.5) * 2**-53."""
+    found = ((noise_bits_numpy(key, ids) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    return np.minimum(found, _BELOW_ONE)  # 53 set bits and a half round to 1, and -log 1 would divide by zero
 
 
 def uniform(key: int, index: int) -> float:

@@ -50,11 +50,22 @@ def coupled(
 ) -> Candidates:
     """The candidates most likely to be the target's own draw, given the noise of that draw.
 
-    They are the ranked candidates of the drafter's row tilted by the noise, `draft_probs * exp(g / strength)`, scaled to
-    the mass the untilted candidates have (1 for a whole row): the order of `strength * log draft_probs + g`. Strength 1 imitates a target equal to the drafter,
-    infinity ignores the noise. The tilted values also serve as path scores, so a tree spends its budget where the
-    noise points.
+    They are the ranked candidates of the drafter's row tilted by the noise, `draft_probs * exp(g / strength)`, scaled
+    to the mass the untilted candidates have (1 for a whole row): the order of `strength * log draft_probs + g`.
+    Strength 1 imitates a target equal to the drafter, infinity ignores the noise. The tilted values also serve as path
+    scores, so a tree spends its budget where the noise points.
+
+    Args:
+        token_ids: [N], any order, no id twice.
+        log_probs: [N] natural logarithms of the drafter's probabilities, whose sum may be below 1.
+        key: the noise of the guessed draw, from `draft_noise_key`.
+        strength: above 0.
+        width: most candidates.
+
+    Raises ValueError if `strength` is not above 0.
     """
+    if not strength > 0:
+        raise ValueError(f"strength: got {strength}, allowed: above 0, infinity included")
     if math.isinf(strength):
         return ranked(token_ids, log_probs, width)
     tilted = log_probs + gumbel(key, token_ids.astype(np.int64)) / strength

@@ -1,4 +1,8 @@
-"""Rows: next-token distributions as they are served, on their support only (THEORY 1)."""
+"""Rows: next-token distributions as they are served, on their support only (THEORY 1).
+
+The arithmetic is numpy's, on the host and in one thread, wherever the logits lie: the same logits give the same row on
+every device, and a row of a vocabulary is too small to share between threads that the model's passes want.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,9 @@ from numpy.typing import NDArray
 
 from paceline.speculation.sampling import SamplingParams
 
-_PREFILTER = 1024  # candidates looked at before a full sort; top_p sets are nearly always smaller
+_PREFILTER = 1024  # probabilities sorted before all are; top_p sets are nearly always smaller
+_MASS_SLACK = 1e-12  # a float64 sum equal to top_p but for rounding counts as reached
+_DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
 
 
 class NonFiniteRow(ValueError):
@@ -59,56 +65,66 @@ def process(logits: torch.Tensor, params: SamplingParams, vocab_size: int, dtype
         logits: [vocab_padded] float, on any device; ids from `vocab_size` on are padding and get no mass.
         params: the request's parameters, in range.
         vocab_size: number of tokens that may be emitted.
-        dtype: precision of the probabilities.
+        dtype: precision of the probabilities, float32 or float64.
 
     Raises NonFiniteRow. Ties, at the argmax and at the edge of top-k and top-p, go to the lowest id.
     """
-    logits = logits[:vocab_size]
-    peak = logits.max()
-    if not torch.isfinite(peak):  # NaN wins every max, and so does +inf; -inf is the max only if nothing is finite
-        raise NonFiniteRow(f"the largest logit is {peak.item()}")
+    values = _on_host(logits[:vocab_size])
+    best = int(values.argmax())  # the first of equals; NaN comes before every number
+    peak = values[best]
+    if not np.isfinite(peak):  # hence a NaN or +inf anywhere is found here; -inf is the largest only if all are
+        raise NonFiniteRow(f"the largest logit is {peak}")
     if params.greedy:
-        return Row.one_hot(int(torch.argmax((logits == peak).to(torch.uint8))))
-    scaled = (logits.to(dtype) - peak.to(dtype)) / params.temperature
-    token_ids: torch.Tensor | None = None  # None stands for every id, in order
-    if 0 < params.top_k < vocab_size:
-        token_ids = _largest(scaled, params.top_k)
-        scaled = scaled[token_ids]
-    probs = torch.softmax(scaled, dim=0)
+        return Row.one_hot(best)
+    token_ids: NDArray[np.int64] | None = None  # None stands for every id, in order
+    if 0 < params.top_k < len(values):
+        token_ids = _largest(values, np.partition(values, -params.top_k)[-params.top_k], params.top_k)
+        values = values[token_ids]
+    probs = values.astype(_DTYPES[dtype])
+    probs -= peak
+    probs /= params.temperature
+    np.exp(probs, out=probs)
+    probs /= probs.sum()
     if params.top_p < 1.0:
         kept = _nucleus(probs, params.top_p)
         token_ids = kept if token_ids is None else token_ids[kept]
         probs = probs[kept]
-    host = probs.cpu().numpy()
-    ids = np.arange(vocab_size) if token_ids is None else token_ids.cpu().numpy()
-    support = host > 0
-    if not support.all():
-        ids, host = ids[support], host[support]
-    return Row(ids, host / host.sum())
+        probs /= probs.sum()
+    if token_ids is None:
+        token_ids = np.arange(len(probs))
+    if probs.min() > 0:
+        return Row(token_ids, probs)
+    support = probs > 0  # without what is masked, or too small for the precision
+    return Row(token_ids[support], probs[support])
 
 
-def _largest(values: torch.Tensor, count: int) -> torch.Tensor:
-    """Ascending indices of the `count` largest values, ties to the lowest index."""
-    edge = torch.topk(values, count).values[-1]
-    above = values > edge
-    ties = torch.nonzero(values == edge).flatten()[: count - int(above.sum())]
-    above[ties] = True
-    return torch.nonzero(above).flatten()
+def _on_host(logits: torch.Tensor) -> NDArray[np.floating[Any]]:
+    """[N] as numpy has it; a view if it can be. Shorter floats become float32, which holds each of them exactly."""
+    if logits.dtype not in _DTYPES:
+        logits = logits.float()
+    values: NDArray[np.floating[Any]] = logits.detach().cpu().numpy()
+    return values
 
 
-def _nucleus(probs: torch.Tensor, mass: float) -> torch.Tensor:
+def _largest(values: NDArray[np.floating[Any]], edge: np.floating[Any], count: int) -> NDArray[np.int64]:
+    """Ascending indices of the `count` largest values, ties to the lowest index; `edge` is the smallest of them."""
+    chosen = values > edge
+    ties = np.flatnonzero(values == edge)
+    chosen[ties[: count - int(np.count_nonzero(chosen))]] = True
+    return np.flatnonzero(chosen)
+
+
+def _nucleus(probs: NDArray[np.floating[Any]], mass: float) -> NDArray[np.int64]:
     """Ascending indices of the smallest set of largest `probs` ([N]) whose sum reaches `mass`; at least one.
 
-    The token that crosses the threshold is kept. The float64 sum has a slack of 1e-12, so that a sum that is equal to
-    `mass` but for rounding counts as reached.
+    The token that crosses the threshold is kept. Only values are sorted, so that ties need no care before the end.
     """
-    candidates = torch.arange(len(probs), device=probs.device)
+    largest = probs
     if len(probs) > _PREFILTER:
-        edge = torch.topk(probs, _PREFILTER).values[-1]
-        frequent = torch.nonzero(probs > edge).flatten()  # ties at the edge stay together: none of them is in
-        if float(probs[frequent].sum(dtype=torch.float64)) >= mass:
-            candidates = frequent
-    ordered, order = torch.sort(probs[candidates], descending=True, stable=True)  # stable: equal ones by lowest id
-    reached = torch.cumsum(ordered.double(), dim=0) >= mass - 1e-12
-    count = int(torch.argmax(reached.to(torch.uint8))) + 1 if bool(reached[-1]) else len(ordered)
-    return torch.sort(candidates[order[:count]]).values
+        leading = np.partition(probs, -_PREFILTER)[-_PREFILTER:]
+        if float(leading.sum(dtype=np.float64)) >= mass:
+            largest = leading
+    ordered = np.sort(largest)[::-1]
+    reached = np.cumsum(ordered, dtype=np.float64)
+    count = min(int(np.searchsorted(reached, mass - _MASS_SLACK)) + 1, len(ordered))
+    return _largest(probs, ordered[count - 1], count)

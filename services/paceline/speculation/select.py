@@ -1,7 +1,11 @@
 """Which nodes a tree spends its budget on: best-first by path probability (THEORY 5).
 
 Best-first is optimal because a path never scores above its parent. Order: score, lower depth, lower parent index,
-lower token id. A candidate of probability 0 is never taken.
+lower token id. A candidate of probability 0 is never taken. Scores are float64 sums of log-probabilities: products
+would underflow in deep trees.
+
+A drafter that looks below nodes level by level calls `best_first` again after each level: it answers `expand` from the
+candidates it has, with none for a node it has not looked below, and next looks below the best of those.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from paceline.speculation.propose import Candidates
+from paceline.speculation.propose import Candidates, ranked
 from paceline.speculation.tree import ROOT, DraftTree
 
 Path = tuple[int, ...]  # tokens from the first level down; empty for the root
@@ -24,29 +28,29 @@ def best_first(
     """The best-first tree of a drafter that has every candidate at hand; its nodes stand in best-first order.
 
     Args:
-        expand: candidates below a path; asked once for each taken node, and for the root.
+        expand: candidates below a path; asked at most once for each taken node and the root.
         budget: most nodes.
         max_depth: most levels.
         min_log_score: paths whose log-probability is lower are left out.
     """
-    heap: list[
-        tuple[float, int, int, int, float]
-    ] = []  # -path score, depth, parent, token, conditional log-probability
+    heap: list[tuple[float, int, int, int, float]] = []  # -score, depth, parent, token, log-probability given parent
     paths: list[Path] = []
     tokens: list[int] = []
     parents: list[int] = []
     log_probs: list[float] = []
 
     def offer(node: int, path: Path, score: float) -> None:
-        if len(path) >= max_depth:
+        left = budget - len(tokens)
+        if left <= 0 or len(path) >= max_depth:
             return
-        candidates = expand(path)
-        for token, log_prob in zip(candidates.tokens.tolist(), candidates.log_probs.tolist(), strict=True):
-            if log_prob > -math.inf and score + log_prob >= min_log_score:
-                heapq.heappush(heap, (-(score + log_prob), len(path) + 1, node, token, log_prob))
+        candidates = expand(path)  # best first, so no more than the first `left` can be taken
+        best = zip(candidates.tokens[:left].tolist(), candidates.log_probs[:left].tolist(), strict=True)
+        for token, log_prob in best:
+            if log_prob == -math.inf or score + log_prob < min_log_score:
+                break
+            heapq.heappush(heap, (-(score + log_prob), len(path) + 1, node, token, log_prob))
 
-    if budget > 0:
-        offer(ROOT, (), 0.0)
+    offer(ROOT, (), 0.0)
     while heap and len(tokens) < budget:
         negative, _, parent, token, log_prob = heapq.heappop(heap)
         node, path = len(tokens), (*(() if parent == ROOT else paths[parent]), token)
@@ -54,8 +58,7 @@ def best_first(
         tokens.append(token)
         parents.append(parent)
         log_probs.append(min(log_prob, 0.0))  # rounding may leave a certain token a hair above 0
-        if len(tokens) < budget:
-            offer(node, path, -negative)
+        offer(node, path, -negative)
     return DraftTree.build(tokens, parents, log_probs)
 
 
@@ -81,6 +84,6 @@ def prune(tree: DraftTree, budget: int, log_probs: Sequence[float] | None = None
 
     def expand(path: Path) -> Candidates:
         nodes = below.get(path, [])
-        return Candidates(tree.tokens[nodes], np.asarray([known[node] for node in nodes], dtype=np.float64))
+        return ranked(tree.tokens[nodes], np.asarray([known[node] for node in nodes], dtype=np.float64), len(nodes))
 
     return best_first(expand, budget, len(tree))
