@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+
 from paceline.errors import PacelineError
 from paceline.runtime.toy import ToyRunner
 from paceline.speculation.sampling import SamplingParams
@@ -248,3 +250,24 @@ def plain(runner: ToyRunner, wanted: SessionRequest, **config: object) -> list[i
     """The reply without a drafter."""
     with running(runner, None, **config) as rig:
         return rig.decode(wanted)[0]
+
+
+class Scene:
+    """Stops the engine before certain passes until the test has changed the world."""
+
+    def __init__(self, *at: int) -> None:
+        self.at = set(at)
+        self.passes = 0
+        self.held, self.go = threading.Semaphore(0), threading.Semaphore(0)
+
+    def __call__(self, plan: object) -> None:
+        self.passes += 1
+        if self.passes in self.at:
+            self.held.release()
+            assert self.go.acquire(timeout=PATIENCE_S)
+
+    async def act(self, change: Callable[[], Awaitable[None]]) -> None:
+        """Waits for the next stop, changes the world, and lets the engine go on."""
+        assert await asyncio.to_thread(self.held.acquire, timeout=PATIENCE_S)
+        await change()
+        self.go.release()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from paceline.runtime.toy import ToyRunner
 from paceline.speculation.sampling import SamplingParams
 from paceline.speculation.tree import DraftTree

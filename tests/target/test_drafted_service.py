@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Awaitable, Callable
 
 import numpy as np
 import pytest
+
 from paceline.rpc.arrays import ints_to_bytes
 from paceline.runtime.toy import ToyRunner
 from paceline.speculation.tree import DraftTree
 from paceline.v1 import common_pb2, draft_pb2, target_pb2
 from target import drafters
-from target.rig import PATIENCE_S, plain, random_table, request, sampled
+from target.rig import PATIENCE_S, Scene, plain, random_table, request, sampled
 from target.wire import Directory, Served, WireDrafter, collect, message, serving, target, until
 
 VOCAB = 32
@@ -21,27 +20,6 @@ TABLE = random_table(VOCAB, seed=33)
 PROMPT = [5, 6, 7]
 COUNT = 400
 EXPECTED = plain(ToyRunner(TABLE), request(PROMPT, COUNT))
-
-
-class Scene:
-    """Stops the engine before certain passes until the test has changed the world."""
-
-    def __init__(self, *at: int) -> None:
-        self.at = set(at)
-        self.passes = 0
-        self.held, self.go = threading.Semaphore(0), threading.Semaphore(0)
-
-    def __call__(self, plan: object) -> None:
-        self.passes += 1
-        if self.passes in self.at:
-            self.held.release()
-            assert self.go.acquire(timeout=PATIENCE_S)
-
-    async def act(self, change: Callable[[], Awaitable[None]]) -> None:
-        """Waits for the next stop, changes the world, and lets the engine go on."""
-        assert await asyncio.to_thread(self.held.acquire, timeout=PATIENCE_S)
-        await change()
-        self.go.release()
 
 
 def right(context: list[int], budget: int) -> DraftTree:
@@ -107,7 +85,7 @@ async def test_a_hung_drafter_costs_three_deadlines_and_drafting_resumes() -> No
     async with (
         serving(drafter) as address,
         target(
-            ToyRunner(TABLE, before_execute=scene), Directory(address), draft_deadline_ms=100.0, probe_ms=60_000.0
+            ToyRunner(TABLE, before_execute=scene), Directory(address), draft_deadline_ms=300.0, probe_ms=60_000.0
         ) as served,
     ):
         call = await start(served)
@@ -176,13 +154,13 @@ async def test_empty_trees_and_replies_for_other_sessions() -> None:
 
     async with (
         serving(WireDrafter(propose)) as address,
-        target(ToyRunner(TABLE), Directory(address), draft_deadline_ms=20.0) as served,
+        target(ToyRunner(TABLE), Directory(address), draft_deadline_ms=50.0, suspend_after=1000) as served,
     ):
         tokens, finish = await (await start(served))
         stale = served.server.engine.counters.totals().stale_frames
     assert tokens == EXPECTED
     assert set(finish.speculation.fallbacks) == {"late"}, "an empty tree is no fallback"
-    assert stale == finish.speculation.fallbacks["late"] > 5
+    assert finish.speculation.fallbacks["late"] >= stale > 5
     assert finish.speculation.accepted > 200
 
 

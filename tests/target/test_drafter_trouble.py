@@ -63,7 +63,7 @@ def test_drafting_resumes_when_the_drafter_answers_again() -> None:
     with running(
         runner,
         lambda context, budget: None if hung.is_set() else right(context, budget),
-        draft_deadline_ms=10.0,
+        draft_deadline_ms=100.0,
         probe_ms=60_000.0,
     ) as rig:
 
@@ -150,7 +150,7 @@ def test_one_silent_session_is_suspended_and_the_others_are_not() -> None:
     def propose(context: list[int], budget: int) -> DraftTree | None:
         return None if context[0] == 1 else right[context[0]](context, 1)
 
-    with running(ToyRunner(TABLE), propose, draft_deadline_ms=30.0, probe_ms=60_000.0) as rig:
+    with running(ToyRunner(TABLE), propose, draft_deadline_ms=100.0, probe_ms=60_000.0) as rig:
         sinks = [rig.submit(each)[1] for each in wanted]
         finishes = [sink.wait() for sink in sinks]
         assert not rig.engine.status().suspended

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from paceline.errors import InvalidField
 from paceline.runtime.stop import StopOutcome
 from paceline.runtime.toy import ToyRunner

@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 import torch
+
 from paceline.errors import DeadlineExceeded, EngineFault, Overloaded, Unavailable
 from paceline.runtime.plan import PassPlan
 from paceline.runtime.toy import ToyRunner

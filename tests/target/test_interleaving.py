@@ -7,6 +7,7 @@ import threading
 
 import numpy as np
 import pytest
+
 from paceline.errors import DeadlineExceeded, Overloaded
 from paceline.runtime.toy import ToyRunner
 from paceline.speculation.tree import DraftTree

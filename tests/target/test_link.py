@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import grpc
 import numpy as np
 import pytest
+
 from paceline.rpc.arrays import floats_to_bytes, ints_to_bytes
 from paceline.rpc.channels import open_channel
 from paceline.speculation.sampling import SamplingParams

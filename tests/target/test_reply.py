@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+
 from paceline.errors import EngineFault
 from paceline.runtime.toy import ToyRunner
 from paceline.target.config import TargetConfig

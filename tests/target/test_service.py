@@ -10,6 +10,7 @@ import grpc.aio
 import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+
 from paceline.errors import Unavailable
 from paceline.rpc.arrays import ints_to_bytes
 from paceline.runtime.toy import ToyRunner

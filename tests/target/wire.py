@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import grpc.aio
 import numpy as np
+
 from paceline.rpc.arrays import bytes_to_ints, ints_to_bytes
 from paceline.rpc.channels import open_channel
 from paceline.rpc.convert import tree_to_proto

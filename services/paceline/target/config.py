@@ -26,7 +26,7 @@ class TargetConfig(BaseModel):
         default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="Device: auto, cpu, cuda or cuda:N."
     )
     kv_tokens: int = Field(
-        default=16384, ge=32, le=2**24, description="Tokens of KV memory, shared by all sessions; 32 to 16777216."
+        default=20480, ge=32, le=2**24, description="Tokens of KV memory, shared by all sessions; 32 to 16777216."
     )
     context_length: int | None = Field(
         default=None,

@@ -76,6 +76,7 @@ class DrafterLink:
         self._backoff = Backoff(timing.backoff_first_s, timing.backoff_longest_s, random)
         self._generation = 0
         self._connection: _Connection | None = None
+        self._said = ""  # the last trouble logged; the same again, try after try, is not
         self.state = "absent"  # "ready", "connecting" or "absent"
 
     @property
@@ -128,7 +129,7 @@ class DrafterLink:
         try:
             return await asyncio.wait_for(self._directory.lease(), self._timing.connect_timeout_s)
         except Exception as error:  # whatever the directory is, serving goes on without it
-            log.warning("no drafter could be leased: %s: %s", type(error).__name__, error)
+            self._say(f"no drafter could be leased: {type(error).__name__}: {error}")
             return None
 
     async def _hold(self, lease: DrafterLease) -> None:
@@ -139,7 +140,7 @@ class DrafterLink:
                 if await self._suits(stub, lease):
                     await self._serve(stub, lease)
         except grpc.aio.AioRpcError as error:
-            log.warning("drafter %s: %s: %s", lease.address, error.code().name, error.details())
+            self._say(f"drafter {lease.address}: {error.code().name}: {error.details()}")
         except Exception:
             log.exception("drafter %s: the link broke", lease.address)
 
@@ -150,10 +151,10 @@ class DrafterLink:
         theirs, ours = answer.tokenizer_fingerprint, self._codec.tokenizer_fingerprint
         if not theirs or theirs == ours:
             return True
-        log.error(
-            "drafter %s has another tokenizer (fingerprint %.12s, ours %.12s); start it with the target's tokenizer",
-            lease.address, theirs, ours,
-        )  # fmt: skip
+        self._say(
+            f"drafter {lease.address} has another tokenizer (fingerprint {theirs[:12]}, ours {ours[:12]});"
+            " start it with the target's tokenizer"
+        )
         self._events([LinkDown(Fallback.TOKENIZER_MISMATCH)])
         return False
 
@@ -163,6 +164,7 @@ class DrafterLink:
         connection = _Connection(self._generation, lease.address, stub)
         self._connection, self.state = connection, "ready"
         self._events([LinkUp(connection.generation)])
+        self._say("")
         log.info("drafter %s: linked", lease.address)
         tasks = [asyncio.create_task(self._write(connection, call)), asyncio.create_task(self._read(connection, call))]
         try:
@@ -195,3 +197,8 @@ class DrafterLink:
             if not connection.heard:
                 connection.heard = True
                 self._backoff.reset()
+
+    def _say(self, trouble: str) -> None:
+        if trouble and trouble != self._said:
+            log.warning("%s", trouble)
+        self._said = trouble

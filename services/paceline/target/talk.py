@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from paceline.target.drafting import LinkView
+from paceline.target.fallback import Fallback
 from paceline.target.port import Advance, Close, DraftFault, DraftPort, LinkDown, LinkUp, Open, TreeArrived, Update
 from paceline.target.round import ask
 from paceline.target.session import Session
@@ -20,6 +21,7 @@ class DrafterTalk:
         """`learn`: whether drafters may learn from served text."""
         self.link = link
         self._port, self._eos, self._learn = port, eos_token_ids, learn
+        self._warned: set[Fallback] = set()  # on this connection
         self._goodbyes: list[Update] = []  # last words for sessions that ended; they go with the next frame
 
     def tell(self, sessions: Sequence[Session], budget: int, now: float) -> None:
@@ -47,6 +49,7 @@ class DrafterTalk:
     def linked(self, event: LinkUp | LinkDown) -> None:
         """The connection has changed. Sessions notice by its generation."""
         self._goodbyes.clear()  # the end of the stream has said them
+        self._warned.clear()
         if isinstance(event, LinkUp):
             self.link.up(event.generation)
         else:
@@ -60,7 +63,10 @@ class DrafterTalk:
             return session.drafting.arrived(event, session.context)
         known = session.drafting.failed(event, len(session.context), now)
         if known:
-            log.warning("session %d: drafter: %s: %s", event.session, event.reason, event.text)
+            first = event.reason not in self._warned  # a drafter that is wrong every round must not fill the log
+            self._warned.add(event.reason)
+            level = logging.WARNING if first else logging.DEBUG
+            log.log(level, "session %d: drafter: %s: %s", event.session, event.reason, event.text)
         return known
 
     def goodbye(self, session: Session, *, complete: bool) -> None:
