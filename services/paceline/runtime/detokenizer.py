@@ -53,34 +53,39 @@ class Detokenizer:
         return text
 
     def _push(self, token: int) -> str:
-        self._window.append(token)
         byte = self._bytes.get(token)
         if byte is not None:
+            self._window.append(token)
             self._row = self._row or _ByteRow()
             self._row.add(byte)
             return ""
-        if self._row is not None and not self._tokenizer.decode([token]):
-            return ""  # a special token is skipped before bytes are put together, so the row goes on
-        self._row = None
+        if self._row is not None:
+            if self._skipped(token):
+                return ""
+            self._row = None
+        self._window.append(token)
         return self._release()
 
     def _release(self) -> str:
         text = self._tokenizer.decode(self._window)
         incomplete = _incomplete(text)
         shown = len(text) - incomplete
-        if shown <= self._shown:
-            self._cut(text)
-            return ""
         released = text[self._shown : shown]
-        self._shown = shown
-        if incomplete:
+        self._shown = max(self._shown, shown)
+        if not released and self._skipped(self._window[-1]):
+            self._window.pop()
+        elif incomplete or not released:
             self._cut(text)
-            return released
-        if self._clean:
-            self._window = self._window[self._clean :]
-            self._shown = len(self._tokenizer.decode(self._window))
-        self._clean = len(self._window)
+        else:
+            if self._clean:
+                self._window = self._window[self._clean :]
+                self._shown = len(self._tokenizer.decode(self._window))
+            self._clean = len(self._window)
         return released
+
+    def _skipped(self, token: int) -> bool:
+        """True for special tokens: they are left out before anything is put together, so nothing depends on them."""
+        return not self._tokenizer.decode([token, token])  # twice, since a lone leading space may be dropped
 
     def _cut(self, text: str) -> None:
         """Keeps a window short whose text will not become clean, as when a model repeats a byte that ends nothing."""

