@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from paceline.placement import POOL_LABEL, Demand, Node, shortfalls
 
 

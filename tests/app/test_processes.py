@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from paceline.cli.ports import free_ports, is_free, require_free
 from paceline.cli.processes import descendants
 from paceline.errors import InvalidField

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from paceline.runtime.known_models import KNOWN_MODELS
 
 

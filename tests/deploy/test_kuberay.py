@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from paceline.app_config import parse
 from paceline.cli.local_cluster import SERVE_ENVIRONMENT
 from paceline.cli.serve_options import IMPORT_PATH, SERVICER_FUNCTION

@@ -44,10 +44,11 @@ def in_session(command: str, options: ServeOptions, work: Callable[[Session], No
             failed = True
             progress.drop()
             progress.say(f"paceline {command}: error: {_text(error)}")
-            progress.say(f"logs: {stack.run_dir}")
         finally:
+            if failed and stack.started:
+                progress.say(f"logs: {stack.run_dir}")
             progress.step("stopping")
-            stack.stop(keep_logs=failed)
+            stack.stop(keep_logs=failed and stack.started)
     output.restore()
     if failed or left_behind:
         # A step that was left behind may still wait inside Ray for what is gone, and would hold a normal exit.

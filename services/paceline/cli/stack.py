@@ -74,6 +74,11 @@ class Stack:
         self._progress.done()
         return Ready(grpc_address, f"{_reachable(options.host)}:{options.http_port}", address)
 
+    @property
+    def started(self) -> bool:
+        """Whether anything was begun that may have left logs."""
+        return self._cluster is not None or self._connected
+
     def fault(self) -> str | None:
         """What ended the stack from outside, None while it runs."""
         if self._cluster is not None and not self._cluster.running:
