@@ -11,7 +11,7 @@ Outcome = TypeVar("Outcome", bound=Hashable)
 
 
 class ScriptedChoices:
-    """Plays a script of draws; beyond its end it takes the first token and notes the others as branches to try."""
+    """Plays a script of outcomes; beyond its end it takes the first one and notes the others as branches to try."""
 
     def __init__(self, script: tuple[int, ...]) -> None:
         self._script = script
@@ -20,19 +20,25 @@ class ScriptedChoices:
         self.branches: list[tuple[int, ...]] = []
 
     def draw(self, row: Row, position: int) -> int:
+        return self._choose(dict(zip(row.token_ids.tolist(), row.probs.tolist(), strict=True)))
+
+    def accept(self, prob: float, position: int, sibling: int) -> bool:
+        return bool(self._choose({outcome: each for outcome, each in ((1, prob), (0, 1.0 - prob)) if each > 0}))
+
+    def _choose(self, probs: dict[int, float]) -> int:
         step = len(self.taken)
         if step < len(self._script):
-            token = self._script[step]
+            outcome = self._script[step]
         else:
-            token, *others = row.token_ids.tolist()
+            outcome, *others = probs
             self.branches += [(*self.taken, other) for other in others]
-        self.taken.append(token)
-        self.probability *= row.prob(token)
-        return token
+        self.taken.append(outcome)
+        self.probability *= probs[outcome]
+        return outcome
 
 
 def outcomes(run: Callable[[ScriptedChoices], Outcome]) -> Iterator[tuple[Outcome, float]]:
-    """Each outcome of `run` over every sequence of draws, with its probability."""
+    """Each outcome of `run` over every sequence of choices, with its probability."""
     scripts: list[tuple[int, ...]] = [()]
     while scripts:
         choices = ScriptedChoices(scripts.pop())

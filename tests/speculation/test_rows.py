@@ -90,6 +90,42 @@ def test_a_large_vocabulary_gives_what_a_full_sort_gives(scale: float, top_p: fl
     assert served(logits, top_p=top_p).token_ids.tolist() == sorted(order[:count].tolist())
 
 
+@pytest.mark.parametrize("top_k", [1, 50, 1500, 4999])
+def test_a_large_top_k_with_many_ties(top_k: int) -> None:
+    logits = torch.randint(-20, 20, (5000,), generator=torch.Generator().manual_seed(top_k)).float()
+    order = np.lexsort((np.arange(5000), -logits.numpy()))
+    assert served(logits, top_k=top_k).token_ids.tolist() == sorted(order[:top_k].tolist())
+
+
+def test_many_ties_around_the_edge_of_a_large_nucleus() -> None:
+    """2 000 tokens share .8 and 3 000 share .2; .5 needs 1 250 of the first and .9 needs 1 500 of the others too."""
+    probs = np.concatenate([np.full(3000, 0.2 / 3000), np.full(2000, 0.8 / 2000)])
+    logits = torch.from_numpy(probs).log()
+    for top_p, kept in ((0.5, range(3000, 4250)), (0.9, [*range(1500), *range(3000, 5000)])):
+        found = served(logits, top_p=top_p).token_ids.tolist()
+        assert found == list(kept)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_logits_of_any_float_serve_and_are_left_alone(dtype: torch.dtype) -> None:
+    logits = torch.tensor([0.5, -2.0, 1.25, 0.0], dtype=dtype)  # exact in each
+    before = logits.clone()
+    row = served(logits, temperature=0.5, top_k=3, top_p=0.99)
+    assert torch.equal(logits, before)
+    weights = np.exp(np.array([0.5, 1.25, 0.0]) / 0.5)
+    assert row.token_ids.tolist() == [0, 2, 3]
+    assert row.probs == pytest.approx(weights / weights.sum(), abs=1e-12)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("params", [{}, {"top_k": 40}, {"top_p": 0.9}, {"temperature": 0.0}])
+def test_the_same_logits_give_the_same_row_on_a_gpu(params: dict[str, float]) -> None:
+    logits = torch.randn(50_000, generator=torch.Generator().manual_seed(1))
+    here, there = served(logits, **params), served(logits.cuda(), **params)
+    assert np.array_equal(here.token_ids, there.token_ids)
+    assert np.array_equal(here.probs, there.probs)
+
+
 @pytest.mark.parametrize("bad", [[math.nan, 1.0], [1.0, math.inf], [-math.inf, -math.inf], [math.nan, math.nan]])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_non_finite_rows_are_refused(bad: list[float], temperature: float) -> None:

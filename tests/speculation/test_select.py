@@ -8,8 +8,10 @@ import math
 import numpy as np
 import pytest
 
+from paceline.speculation.choices import SeededChoices
 from paceline.speculation.noise import gumbel
 from paceline.speculation.propose import NO_CANDIDATES, Candidates, coupled, draft_noise_key, ranked
+from paceline.speculation.rows import Row
 from paceline.speculation.sampling import SamplingParams
 from paceline.speculation.select import Path, best_first, prune
 from paceline.speculation.tree import DraftTree
@@ -45,10 +47,20 @@ def test_coupled_with_infinite_strength_is_ranked() -> None:
     assert first.log_probs == pytest.approx(second.log_probs)
 
 
-def test_strength_1_finds_the_draw_of_a_target_equal_to_the_drafter() -> None:
-    from paceline.speculation.choices import SeededChoices
-    from paceline.speculation.rows import Row
+@pytest.mark.parametrize("strength", [0.0, -1.0, math.nan])
+def test_a_strength_that_means_nothing_is_refused(strength: float) -> None:
+    with pytest.raises(ValueError, match="strength"):
+        coupled(IDS, LOGS, key=1, strength=strength, width=2)
 
+
+@pytest.mark.parametrize("strength", [1.0, 2.0, math.inf])
+def test_impossible_tokens_are_not_coupled(strength: float) -> None:
+    logs = np.array([-math.inf, 0.0, -math.inf, -math.inf])
+    assert coupled(IDS, logs, key=9, strength=strength, width=4).tokens.tolist() == [2]
+    assert len(coupled(IDS, np.full(4, -math.inf), key=9, strength=strength, width=4)) == 0
+
+
+def test_strength_1_finds_the_draw_of_a_target_equal_to_the_drafter() -> None:
     order = np.argsort(IDS)
     row = Row(IDS[order], np.exp(LOGS[order]))
     for position in range(300):
@@ -80,6 +92,33 @@ def test_best_first_takes_the_best_paths_of_all(budget: int) -> None:
             logs[path] += float(known.log_probs[known.tokens.tolist().index(token)])
     best = sorted(logs.values(), reverse=True)[:budget]
     assert [score(tree, node) for node in range(len(tree))] == pytest.approx(best, abs=1e-6)
+
+
+@pytest.mark.parametrize("budget", [1, 3, 8, 20])
+def test_growing_level_by_level_gives_the_same_tree(budget: int) -> None:
+    """As a model does it: look below the taken nodes that were not looked below, and select again."""
+    below: dict[Path, Candidates] = {(): table(())}
+    tree = best_first(lambda path: below.get(path, NO_CANDIDATES), budget, max_depth=4)
+    for _ in range(4):
+        for node in range(len(tree)):
+            path = tuple(tree.path_tokens(node))
+            below[path] = table(path)
+        tree = best_first(lambda path: below.get(path, NO_CANDIDATES), budget, max_depth=4)
+    whole = best_first(table, budget, max_depth=4)
+    assert tree.tokens.tolist() == whole.tokens.tolist()
+    assert tree.parents.tolist() == whole.parents.tolist()
+
+
+def test_a_node_is_looked_below_once_and_only_while_budget_is_left() -> None:
+    asked: list[Path] = []
+
+    def expand(path: Path) -> Candidates:
+        asked.append(path)
+        return table(path)
+
+    tree = best_first(expand, 5, max_depth=4)
+    taken = [tuple(tree.path_tokens(node)) for node in range(5)]
+    assert asked == [(), *taken[:-1]]
 
 
 def test_any_leading_part_is_the_tree_of_that_budget() -> None:

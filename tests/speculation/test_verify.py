@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from paceline.speculation.choices import Choices, SeededChoices
+from paceline.speculation.propose import Candidates, coupled, draft_noise_key
 from paceline.speculation.rows import Row
 from paceline.speculation.sampling import SamplingParams
+from paceline.speculation.select import best_first
 from paceline.speculation.tree import ROOT, DraftTree
 from paceline.speculation.verify import Walk, sample_match
 from speculation.outcomes import ScriptedChoices, law
@@ -138,6 +142,74 @@ def test_any_tree_gives_the_tokens_of_plain_decoding(temperature: float, seed: i
     choices = SeededChoices(SamplingParams(temperature=temperature, seed=seed * 7919))
     draft = lambda context: random_tree(np.random.default_rng([seed, *context]), 5, seed % 9)  # noqa: E731
     assert decode(row, choices, 40, draft) == plain(row, choices, 40)
+
+
+def coupled_draft(row: Language, params: SamplingParams, strength: float) -> Callable[[Context], DraftTree]:
+    """Trees of 6 nodes that look at the noise of the very draws they guess."""
+
+    def expand(context: Context) -> Candidates:
+        key = draft_noise_key(params, len(context))
+        at = row(context)
+        return coupled(at.token_ids, np.log(at.probs), key=key, strength=strength, width=3)
+
+    return lambda context: best_first(lambda path: expand((*context, *path)), 6, 3)
+
+
+@pytest.mark.parametrize("strength", [0.5, 1.0, 2.0, math.inf])
+@pytest.mark.parametrize("seed", range(10))
+def test_trees_that_know_the_noise_give_the_tokens_of_plain_decoding(strength: float, seed: int) -> None:
+    row, drafter = language(5, seed), language(5, seed + 1000)
+    params = SamplingParams(temperature=1.0, seed=seed)
+    draft = coupled_draft(drafter, params, strength)
+    assert decode(row, SeededChoices(params), 40, draft) == plain(row, SeededChoices(params), 40)
+
+
+def test_a_drafter_equal_to_the_target_is_right_at_strength_1() -> None:
+    """Its first child is the target's own draw, so best-first chains of one child are accepted whole."""
+    row = language(5, 3)
+    for seed in range(50):
+        params = SamplingParams(temperature=1.0, seed=seed)
+        tokens: Context = ()
+        for _ in range(4):
+            at, key = row(tokens), draft_noise_key(params, len(tokens))
+            best = coupled(at.token_ids, np.log(at.probs), key=key, strength=1.0, width=1)
+            tokens += (int(best.tokens[0]),)
+        tree = DraftTree.chain(tokens)
+        assert sample_match(tree, rows_of(tree, row, ()), SeededChoices(params), 0).accepted == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("strength", [1.0, 2.0, math.inf])
+def test_the_law_over_many_seeds_with_trees_that_know_the_noise(strength: float) -> None:
+    """Two tokens of drafted decoding, 5 000 seeds; G-test on at most 9 cells, false alarm 1e-6."""
+    row, drafter = language(3, 8), language(3, 9)
+    expected = reference(row, 2)
+    counts = dict.fromkeys(expected, 0)
+    for seed in range(5000):
+        params = SamplingParams(temperature=1.0, seed=seed)
+        counts[decode(row, SeededChoices(params), 2, coupled_draft(drafter, params, strength))] += 1
+    found = stats.power_divergence(
+        list(counts.values()), [expected[key] * 5000 for key in counts], lambda_="log-likelihood"
+    )
+    assert found.pvalue > 1e-6
+
+
+def test_a_rejected_token_ends_the_count_whatever_follows() -> None:
+    """Right, wrong, right, wrong, right: one draft token is accepted."""
+    reply = [1, 2, 3, 4, 5, 6]
+    walk = sample_match(
+        DraftTree.chain([1, 9, 3, 9, 5]), lambda node: Row.one_hot(reply[node + 1]), SeededChoices(SamplingParams()), 0
+    )
+    assert walk == Walk(accepted=(0,), tokens=(1, 2))
+
+
+def test_a_wide_tree_counts_its_path_only() -> None:
+    """12 nodes, depth 4: the third root and its first child are right, the row below wants something else."""
+    tree = DraftTree.build([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12], [-1, -1, -1, 2, 2, 0, 0, 1, 4, 4, 8, 8])
+    assert tree.depths.max() == 4
+    rows = {ROOT: 3, 2: 5, 4: 77}
+    walk = sample_match(tree, lambda node: Row.one_hot(rows[node]), SeededChoices(SamplingParams()), 0)
+    assert walk == Walk(accepted=(2, 4), tokens=(3, 5, 77))
+    assert walk.drawn == 77
 
 
 def test_expected_acceptance_is_the_sum_of_path_probabilities() -> None:
