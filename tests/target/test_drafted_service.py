@@ -96,6 +96,10 @@ async def test_a_hung_drafter_costs_three_deadlines_and_drafting_resumes() -> No
         async def wake() -> None:
             assert (await served.status()).drafter_state == "suspended"
             drafter.awake.set()
+            await until(answered, True)
+
+        async def answered() -> bool:
+            return bool(served.server.engine.inbox._events)
 
         await scene.act(hang)
         await scene.act(wake)
