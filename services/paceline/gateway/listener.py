@@ -102,15 +102,16 @@ async def load_tokenizer_for(config: GatewayConfig, directory: TargetDirectory) 
 async def _served_model(config: GatewayConfig, directory: TargetDirectory) -> str:
     targets = Targets(directory, config, fingerprint=None)
     deadline = Deadline(config.start_timeout_s)
+    missing = "none answered"
     try:
         while True:
             try:
                 return (await targets.describe(deadline)).model
             except Unavailable as error:
-                missing = error
-            try:
-                await asyncio.sleep(deadline.at_most(ASK_AGAIN_S))
-            except DeadlineExceeded:
-                raise missing from None
+                missing = str(error)
+            await asyncio.sleep(deadline.at_most(ASK_AGAIN_S))
+    except DeadlineExceeded:
+        limit = f"{config.start_timeout_s:g} s (start_timeout_s)"
+        raise Unavailable(f"no target told its model within {limit}: {missing}") from None
     finally:
         await targets.close()
