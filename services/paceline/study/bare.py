@@ -42,7 +42,7 @@ class BareModel:
         return output[0, len(tokens) :].tolist()
 
     def decode_timed(self, tokens: Sequence[int], new_tokens: int) -> tuple[list[int], float]:
-        """Greedy reply of exactly `new_tokens` by a bare cached forward loop, and the loop's seconds without prefill."""
+        """Greedy reply of `new_tokens` by a bare cached forward loop, and the seconds after prefill."""
         from transformers import DynamicCache
 
         cache = DynamicCache(config=self._model.config)

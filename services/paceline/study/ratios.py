@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from scipy import stats
+
+Timer = Callable[[int], float]  # runs a pair's thing once and returns its seconds
+AsyncTimer = Callable[[int], Awaitable[float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +29,7 @@ class Ratio:
         return asdict(self)
 
 
-def interleaved(
-    ours: Callable[[int], float], base: Callable[[int], float], pairs: int
-) -> tuple[list[float], list[float]]:
+def interleaved(ours: Timer, base: Timer, pairs: int) -> tuple[list[float], list[float]]:
     """Runs `pairs` pairs in the order A B B A; each callable takes the pair's number and returns its seconds."""
     ours_s, base_s = [], []
     for pair in range(pairs):
@@ -38,6 +39,19 @@ def interleaved(
         else:
             base_s.append(base(pair))
             ours_s.append(ours(pair))
+    return ours_s, base_s
+
+
+async def interleaved_async(ours: AsyncTimer, base: AsyncTimer, pairs: int) -> tuple[list[float], list[float]]:
+    """The same for coroutines."""
+    ours_s, base_s = [], []
+    for pair in range(pairs):
+        if pair % 2 == 0:
+            ours_s.append(await ours(pair))
+            base_s.append(await base(pair))
+        else:
+            base_s.append(await base(pair))
+            ours_s.append(await ours(pair))
     return ours_s, base_s
 
 

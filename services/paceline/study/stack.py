@@ -8,16 +8,17 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
 import torch
 
 from paceline.drafter.config import DrafterConfig
-from paceline.gateway.config import GatewayConfig
+from paceline.drafter.scripted import Answers, OracleProposer
+from paceline.gateway.config import GatewayConfig, ListenerConfig
 from paceline.target.config import TargetConfig
 
 START_S = 300.0  # a process that has not reported its address by then has failed
@@ -35,9 +36,11 @@ class StackConfig:
 
     target: TargetConfig
     drafter: DrafterConfig | None
-    gateway: GatewayConfig
-    target_threads: int
+    gateway: GatewayConfig = field(default_factory=lambda: GatewayConfig(listener=ListenerConfig()))
+    target_threads: int = 2
     drafter_threads: int = 1
+    answers: Answers | None = None  # replies an oracle proposes in place of the configured proposer
+    wrong: bool = False  # whether the oracle misses at every level
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,7 @@ class Stack:
 
 
 @asynccontextmanager
-async def running(config: StackConfig):  # type: ignore[no-untyped-def]
+async def running(config: StackConfig) -> AsyncIterator[Stack]:
     """Starts the services, yields the Stack, and ends every process, also after an error."""
     async with AsyncExitStack() as stack:
 
@@ -85,7 +88,9 @@ async def running(config: StackConfig):  # type: ignore[no-untyped-def]
 
         drafter = None
         if config.drafter is not None:
-            drafter = await start("drafter", drafter_main, config.drafter, config.drafter_threads)
+            drafter = await start(
+                "drafter", drafter_main, config.drafter, config.drafter_threads, config.answers, config.wrong
+            )
         target = await start(
             "target", target_main, config.target, config.target_threads, drafter.address if drafter else None
         )
@@ -134,14 +139,14 @@ def serve_until_closed(pipe: Connection, make: Callable[[], Awaitable[_Server]])
     asyncio.run(run())
 
 
-def drafter_main(pipe: Connection, config: DrafterConfig, threads: int) -> None:
+def drafter_main(pipe: Connection, config: DrafterConfig, threads: int, answers: Answers | None, wrong: bool) -> None:
     """Entry of the drafter's process."""
     from paceline.drafter.server import DrafterServer
 
     torch.set_num_threads(threads)
 
     async def make() -> _Server:
-        return DrafterServer(config)
+        return DrafterServer(config, None if answers is None else OracleProposer(answers, wrong=wrong))
 
     serve_until_closed(pipe, make)
 
@@ -165,8 +170,8 @@ def target_main(pipe: Connection, config: TargetConfig, threads: int, drafter_ad
 
 def gateway_main(pipe: Connection, config: GatewayConfig, target_address: str) -> None:
     """Entry of the gateway's process."""
-    from paceline.gateway.listener import GatewayServer
     from paceline.gateway.directory import TargetLease
+    from paceline.gateway.listener import GatewayServer
 
     class Directory:
         async def lease(self) -> TargetLease:

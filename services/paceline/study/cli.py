@@ -1,0 +1,94 @@
+"""`paceline study NAME`: measurements, as JSON and a table."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+
+from paceline.runtime.known_models import DEFAULT_MODEL
+from paceline.study.report import Report
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command."""
+    parser = subparsers.add_parser("study", help="measure this machine: passes, equality, speed, overhead")
+    studies = parser.add_subparsers(dest="study", required=True)
+    passes = studies.add_parser("passes", help="the packed pass beside a bare transformers forward")
+    equality = studies.add_parser("equality", help="speculative against plain decoding, token by token")
+    speed = studies.add_parser("speed", help="plain and drafted decoding through the whole stack")
+    overhead = studies.add_parser("overhead", help="what a round costs without compute")
+    for each in (passes, equality, speed, overhead):
+        each.add_argument("--out", type=Path, required=True, help="folder for the report")
+        each.add_argument("--json", action="store_true", help="one JSON object on the last line of stdout")
+    for each in (passes, equality, speed):
+        each.add_argument("--model", default=DEFAULT_MODEL, help=f"default: {DEFAULT_MODEL}")
+        each.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
+    for each in (passes, speed):
+        each.add_argument("--pairs", type=int, default=30, help="interleaved pairs, at least 2 (default 30)")
+    for each in (equality, speed):
+        each.add_argument("--prompts", type=Path, required=True, help="JSON lines with prompt, and optional category")
+        each.add_argument("--per-category", type=int, default=2, help="prompts of each category (default 2)")
+        each.add_argument("--new-tokens", type=int, default=96, help="tokens a reply (default 96)")
+    speed.add_argument("--warm-tokens", type=int, default=100_000, help="tokens served before the warm measurement")
+    overhead.add_argument("--rounds", type=int, default=2000, help="tokens of the stream (default 2000)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the study; 1 if a bar that it states is missed."""
+    console = Console(stderr=True)
+    with console.status(f"{args.study}: starting") as status:
+        report = _STUDIES[args.study](args, lambda stage: status.update(f"{args.study}: {stage}"))
+    report.write(args.out)
+    report.show(args.json)
+    return 0 if report.passed else 1
+
+
+def _passes(args: argparse.Namespace, progress: Callable[[str], None]) -> Report:
+    from paceline.runtime.store import default_store
+    from paceline.study.passes import PassSettings, study_passes
+
+    folder = default_store().resolve(args.model)
+    return study_passes(PassSettings(folder, args.dtype, pairs=args.pairs), progress)
+
+
+def _equality(args: argparse.Namespace, progress: Callable[[str], None]) -> Report:
+    from paceline.study.equality import EqualitySettings, study_equality
+    from paceline.study.prompts import load_prompts
+
+    prompts = load_prompts(args.prompts, args.per_category)
+    return asyncio.run(
+        study_equality(EqualitySettings(args.model, prompts, args.dtype, new_tokens=args.new_tokens), progress)
+    )
+
+
+def _speed(args: argparse.Namespace, progress: Callable[[str], None]) -> Report:
+    from paceline.study.prompts import load_prompts
+    from paceline.study.speed import SpeedSettings, study_speed
+
+    settings = SpeedSettings(
+        args.model,
+        load_prompts(args.prompts, args.per_category),
+        args.dtype,
+        new_tokens=args.new_tokens,
+        pairs=args.pairs,
+        warm_tokens=args.warm_tokens,
+    )
+    return asyncio.run(study_speed(settings, progress))
+
+
+def _overhead(args: argparse.Namespace, progress: Callable[[str], None]) -> Report:
+    from paceline.study.overhead import study_overhead
+
+    return asyncio.run(study_overhead(args.rounds, progress))
+
+
+_STUDIES: dict[str, Callable[[argparse.Namespace, Callable[[str], None]], Report]] = {
+    "passes": _passes,
+    "equality": _equality,
+    "speed": _speed,
+    "overhead": _overhead,
+}

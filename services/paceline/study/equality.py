@@ -1,0 +1,218 @@
+"""Speculative decoding against plain decoding, token by token, through the services."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.drafter.config import DrafterConfig
+from paceline.drafter.scripted import Answers
+from paceline.runtime.store import default_store
+from paceline.runtime.tokenizer import load_tokenizer
+from paceline.speculation.noise import gumbel
+from paceline.speculation.propose import draft_noise_key
+from paceline.speculation.rows import process
+from paceline.speculation.sampling import SamplingParams
+from paceline.study.bare import BareModel
+from paceline.study.prompts import Prompt, chat_tokens
+from paceline.study.report import Report
+from paceline.study.stack import StackConfig, running
+from paceline.target.config import TargetConfig
+from paceline_client.client import AsyncClient
+from paceline_client.request import Tokens
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class EqualitySettings:
+    """What to compare."""
+
+    model: str
+    prompts: Sequence[Prompt]
+    dtype: str = "float32"
+    prompt_tokens: int = 560
+    new_tokens: int = 96
+    sampled_prompts: int = 6  # prompts that are also sampled
+    company: int = 8  # requests at once
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Outcome of one comparison over all prompts."""
+
+    equal: int
+    near_ties: int  # first differences that the near-tie rule allows
+    faults: int
+    tokens: int
+    rounds: int
+    accepted: int
+
+
+class Judge:
+    """Decides whether a first difference is a near-tie (THEORY 6), on transformers' own rows."""
+
+    def __init__(self, bare: BareModel) -> None:
+        self._bare = bare
+
+    def near_tie(self, context: Sequence[int], ours: int, theirs: int, params: SamplingParams) -> bool:
+        """True if the two tokens' perturbed scores differ by less than twice the measured error of a row.
+
+        The error is the larger difference of the two logits between a full forward and a cached one of the context.
+        """
+        full, cached = self._bare.row(context), self._bare.row_cached(context)
+        pair = [ours, theirs]
+        error = float((full[pair] - cached[pair]).abs().max())
+        scores = full[pair].double().numpy()
+        if not params.greedy:
+            row = process(full, params, len(full))
+            if min(row.prob(ours), row.prob(theirs)) == 0.0:
+                return False
+            scores = scores / params.temperature + gumbel(draft_noise_key(params, len(context)), np.asarray(pair))
+            error /= params.temperature
+        return abs(float(scores[0] - scores[1])) < 2 * error
+
+
+async def study_equality(settings: EqualitySettings, progress: Progress) -> Report:
+    """Greedy against transformers' `generate`; sampled against our own plain decoding with the same seed."""
+    folder = default_store().resolve(settings.model)
+    tokenizer = load_tokenizer(folder)
+    bare = BareModel(folder, settings.dtype)
+    prompts = [chat_tokens(tokenizer, prompt.text, settings.prompt_tokens) for prompt in settings.prompts]
+    replies = []
+    for number, prompt in enumerate(prompts, start=1):
+        progress(f"reference {number} of {len(prompts)}")
+        replies.append(bare.generate(prompt, settings.new_tokens))
+    run = _Run(settings, folder, Judge(bare), progress)
+    answers: Answers = {tuple(prompt): reply for prompt, reply in zip(prompts, replies, strict=True)}
+    rows = await run.greedy("suffix", None, prompts, replies)
+    rows += await run.greedy("oracle", answers, prompts, replies)
+    rows += await run.greedy("wrong", answers, prompts, replies)
+    rows += await run.sampled(prompts[: settings.sampled_prompts])
+    shown = {
+        "model": settings.model,
+        "dtype": settings.dtype,
+        "prompts": len(prompts),
+        "new_tokens": settings.new_tokens,
+    }
+    return Report(
+        "equality",
+        shown,
+        rows,
+        notes=["a fault is a first difference whose two tokens are not a near-tie; there must be none"],
+        passed=not any(row["faults"] for row in rows),
+    )
+
+
+class _Run:
+    def __init__(self, settings: EqualitySettings, folder: Path, judge: Judge, progress: Progress) -> None:
+        self._settings, self._folder, self._judge, self._progress = settings, folder, judge, progress
+
+    def _config(self) -> StackConfig:
+        target = TargetConfig(model=str(self._folder), dtype=self._settings.dtype)
+        return StackConfig(target, DrafterConfig())
+
+    async def greedy(
+        self, name: str, answers: Answers | None, prompts: Sequence[list[int]], replies: Sequence[list[int]]
+    ) -> list[dict[str, Any]]:
+        """One at a time and in company, with one kind of drafter."""
+        config = replace(self._config(), answers=answers, wrong=name == "wrong")
+        rows = []
+        async with running(config) as stack, AsyncClient(stack.address) as client:
+            for at_once in (1, self._settings.company):
+                self._progress(f"greedy, {name}, {at_once} at once")
+                tally = await self._compare(client, prompts, replies, at_once, SamplingParams(), {})
+                rows.append(
+                    _row("transformers generate", name, "ranked", SamplingParams(), at_once, len(prompts), tally)
+                )
+        return rows
+
+    async def sampled(self, prompts: Sequence[list[int]]) -> list[dict[str, Any]]:
+        """Seeded requests, drafted and not, alone and in company."""
+        rows = []
+        async with running(self._config()) as stack, AsyncClient(stack.address) as client:
+            for temperature in (0.7, 1.0):
+                params = SamplingParams(temperature=temperature, top_p=0.9, seed=20261130)
+                plain = await self._all(client, prompts, 1, params, {"draft": False})
+                replies = [reply for reply, _, _ in plain]
+                for proposal in ("ranked", "coupled"):
+                    for at_once in (1, self._settings.company):
+                        self._progress(f"temperature {temperature}, {proposal}, {at_once} at once")
+                        fields = {"proposal": proposal}
+                        tally = await self._compare(client, prompts, replies, at_once, params, fields)
+                        rows.append(_row("plain", "suffix", proposal, params, at_once, len(prompts), tally))
+        return rows
+
+    async def _compare(
+        self,
+        client: AsyncClient,
+        prompts: Sequence[list[int]],
+        replies: Sequence[list[int]],
+        at_once: int,
+        params: SamplingParams,
+        fields: dict[str, Any],
+    ) -> Tally:
+        found = await self._all(client, prompts, at_once, params, fields)
+        equal = near = faults = 0
+        for prompt, reply, (ours, _, _) in zip(prompts, replies, found, strict=True):
+            if ours == reply:
+                equal += 1
+                continue
+            at = next((i for i, (a, b) in enumerate(zip(ours, reply, strict=False)) if a != b), None)
+            if at is not None and self._judge.near_tie([*prompt, *reply[:at]], ours[at], reply[at], params):
+                near += 1
+            else:
+                faults += 1
+        counts = [
+            sum(each) for each in zip(*((len(ours), rounds, accepted) for ours, rounds, accepted in found), strict=True)
+        ]
+        return Tally(equal, near, faults, *counts)
+
+    async def _all(
+        self,
+        client: AsyncClient,
+        prompts: Sequence[list[int]],
+        at_once: int,
+        params: SamplingParams,
+        fields: dict[str, Any],
+    ) -> list[tuple[list[int], int, int]]:
+        """Tokens, rounds and accepted tokens of each reply."""
+        gate = asyncio.Semaphore(at_once)
+
+        async def one(prompt: list[int]) -> tuple[list[int], int, int]:
+            async with gate:
+                reply = await client.complete(
+                    Tokens(prompt),
+                    max_tokens=self._settings.new_tokens,
+                    temperature=params.temperature,
+                    top_p=params.top_p,
+                    seed=params.seed,
+                    **fields,
+                )
+            speculation = reply.finish.speculation
+            return list(reply.token_ids), speculation.rounds, speculation.accepted
+
+        return list(await asyncio.gather(*(one(prompt) for prompt in prompts)))
+
+
+def _row(
+    against: str, drafter: str, proposal: str, params: SamplingParams, at_once: int, prompts: int, tally: Tally
+) -> dict[str, Any]:
+    return {
+        "against": against,
+        "drafter": drafter,
+        "proposal": proposal,
+        "temperature": params.temperature,
+        "at_once": at_once,
+        "prompts": prompts,
+        "equal": tally.equal,
+        "near_ties": tally.near_ties,
+        "faults": tally.faults,
+        "tokens": tally.tokens,
+        "tokens_per_round": tally.tokens / tally.rounds,
+    }

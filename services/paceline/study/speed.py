@@ -1,0 +1,175 @@
+"""Ratios of speed through the whole stack: plain decoding against a bare loop, drafting against plain decoding."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from paceline.drafter.config import DrafterConfig
+from paceline.runtime.store import default_store
+from paceline.runtime.tokenizer import load_tokenizer
+from paceline.study.bare import BareModel
+from paceline.study.memory import resident_mib
+from paceline.study.prompts import Prompt, chat_tokens
+from paceline.study.ratios import interleaved_async, ratio_of
+from paceline.study.report import Report
+from paceline.study.stack import Stack, StackConfig, running
+from paceline.target.config import TargetConfig
+from paceline_client.client import AsyncClient
+from paceline_client.replies import Delta, Finish
+from paceline_client.request import Tokens
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedSettings:
+    """What to measure."""
+
+    model: str
+    prompts: Sequence[Prompt]
+    dtype: str = "float32"
+    prompt_tokens: int = 560
+    new_tokens: int = 96
+    pairs: int = 30
+    warm_tokens: int = 100_000  # tokens served before the warm measurement; 0 leaves it out
+    threads: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A reply and the seconds from its first token to its last."""
+
+    tokens: int
+    decode_s: float
+    rounds: int
+    accepted: int
+
+    @property
+    def per_token_s(self) -> float:
+        """Seconds a token after the first."""
+        return self.decode_s / max(1, self.tokens - 1)
+
+
+async def study_speed(settings: SpeedSettings, progress: Progress) -> Report:
+    """Interleaved pairs; prompts in turn. The bound of the interval that counts is the lower one."""
+    torch.set_num_threads(settings.threads)
+    folder = default_store().resolve(settings.model)
+    tokenizer = load_tokenizer(folder)
+    prompts = [chat_tokens(tokenizer, prompt.text, settings.prompt_tokens) for prompt in settings.prompts]
+    target = TargetConfig(model=str(folder), dtype=settings.dtype)
+    rows: list[dict[str, Any]] = []
+    progress("plain decoding against a bare loop")
+    cold = StackConfig(target, DrafterConfig(store_tokens=0), target_threads=settings.threads)
+    async with running(cold) as stack, AsyncClient(stack.address) as client:
+        rows.append(await _plain(settings, client, BareModel(folder, settings.dtype), prompts))
+        progress("drafting against plain decoding, no store")
+        rows.append(await _drafting(settings, client, prompts, "suffix, own text only"))
+        memory = _memory(stack)
+    if settings.warm_tokens:
+        warm = StackConfig(target, DrafterConfig(), target_threads=settings.threads)
+        async with running(warm) as stack, AsyncClient(stack.address) as client:
+            await _serve(client, prompts, settings.warm_tokens, progress)
+            progress("drafting against plain decoding, warm store")
+            rows.append(await _drafting(settings, client, prompts, f"suffix, {settings.warm_tokens} tokens served"))
+            memory = _memory(stack)
+    return Report(
+        "speed",
+        {"model": settings.model, "dtype": settings.dtype, "new_tokens": settings.new_tokens, "prompts": len(prompts)},
+        rows,
+        notes=["ratio: seconds of the baseline over ours, per token; above 1 ours is faster; low and high bound 95 %"],
+        extra={"memory_mib": memory},
+    )
+
+
+async def _plain(
+    settings: SpeedSettings, client: AsyncClient, bare: BareModel, prompts: Sequence[list[int]]
+) -> dict[str, Any]:
+    async def ours(pair: int) -> float:
+        return (await _reply(client, prompts[pair % len(prompts)], settings.new_tokens, draft=False)).per_token_s
+
+    async def base(pair: int) -> float:
+        prompt = prompts[pair % len(prompts)]
+        reply, taken_s = await asyncio.to_thread(bare.decode_timed, prompt, settings.new_tokens)
+        return taken_s / (len(reply) - 1)
+
+    await ours(0), await base(0)
+    ratio = ratio_of(*await interleaved_async(ours, base, settings.pairs))
+    return _row("plain through the stack", "bare cached loop", ratio.as_dict(), 1.0)
+
+
+async def _drafting(
+    settings: SpeedSettings, client: AsyncClient, prompts: Sequence[list[int]], name: str
+) -> dict[str, Any]:
+    drafted: list[Timed] = []
+
+    async def ours(pair: int) -> float:
+        drafted.append(await _reply(client, prompts[pair % len(prompts)], settings.new_tokens, draft=True))
+        return drafted[-1].per_token_s
+
+    async def base(pair: int) -> float:
+        return (await _reply(client, prompts[pair % len(prompts)], settings.new_tokens, draft=False)).per_token_s
+
+    await ours(0), await base(0)
+    drafted.clear()
+    ratio = ratio_of(*await interleaved_async(ours, base, settings.pairs))
+    per_round = sum(each.tokens for each in drafted) / sum(each.rounds for each in drafted)
+    return _row(name, "plain through the stack", ratio.as_dict(), per_round)
+
+
+async def _reply(client: AsyncClient, prompt: list[int], new_tokens: int, *, draft: bool) -> Timed:
+    first_at = last_at = 0.0
+    finish: Finish | None = None
+    async for event in client.generate(
+        Tokens(prompt), max_tokens=new_tokens, temperature=0.0, draft=draft, ignore_eos=True
+    ):
+        if isinstance(event, Delta):
+            last_at = time.perf_counter()
+            first_at = first_at or last_at
+        else:
+            finish = event
+    assert finish is not None, "the client raises if the stream ends without a finish"
+    return Timed(
+        finish.usage.completion_tokens, last_at - first_at, finish.speculation.rounds, finish.speculation.accepted
+    )
+
+
+async def _serve(client: AsyncClient, prompts: Sequence[list[int]], tokens: int, progress: Progress) -> None:
+    """Lets the stack serve sampled replies, sixteen at a time, so that the drafter's store learns from them."""
+    served = number = 0
+
+    async def worker() -> None:
+        nonlocal served, number
+        while served < tokens:
+            number += 1
+            reply = await client.complete(
+                Tokens(prompts[number % len(prompts)]), max_tokens=512, temperature=0.7, top_p=0.9, seed=number
+            )
+            served += len(reply.token_ids)
+            progress(f"served {served} of {tokens} tokens")
+
+    await asyncio.gather(*(worker() for _ in range(16)))
+
+
+def _memory(stack: Stack) -> dict[str, int]:
+    services = {"gateway": stack.gateway, "target": stack.target, "drafter": stack.drafter}
+    return {name: resident_mib(service.pid) for name, service in services.items() if service is not None}
+
+
+def _row(ours: str, base: str, ratio: dict[str, float], per_round: float) -> dict[str, Any]:
+    return {
+        "ours": ours,
+        "baseline": base,
+        "ratio": ratio["mean"],
+        "low": ratio["low"],
+        "high": ratio["high"],
+        "pairs": ratio["pairs"],
+        "ours_ms": ratio["ours_s"] * 1e3,
+        "base_ms": ratio["base_s"] * 1e3,
+        "tokens_per_round": per_round,
+    }
