@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
             json.dumps(comparison.as_json(), ensure_ascii=False) + "\n" if args.json else comparison.text() + "\n"
         )
 
-    return in_session("demo", options, show)
+    return in_session("demo", options, show, stopped=130)
 
 
 def _on_free_ports(options: ServeOptions, args: argparse.Namespace) -> ServeOptions:

@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
             if (fault := session.stack.fault()) is not None:
                 raise Unavailable(fault)
 
-    return in_session("serve", options, serve)
+    return in_session("serve", options, serve, stopped=0)
 
 
 def ready_line(options: ServeOptions, ready: Ready) -> str:

@@ -26,35 +26,36 @@ class Session:
     output: QuietOutput  # to standard output
 
 
-def in_session(command: str, options: ServeOptions, work: Callable[[Session], None]) -> int:
-    """Runs `work` beside a stack of `options`, which `work` starts. Returns 0, or 1 after an error, which is told.
+def in_session(command: str, options: ServeOptions, work: Callable[[Session], None], stopped: int) -> int:
+    """Runs `work` beside a stack of `options`, which `work` starts.
 
-    Being stopped is no error. What libraries print goes to a file of the run folder, which stays after an error only.
+    Returns 0, `stopped` if the user ended it before `work` was through, or 1 after an error, which is told. What libraries print goes to a file of the run folder, which stays after an error only.
     """
     output = QuietOutput()
-    failed = left_behind = False
+    code = 0
     with Progress(output.err_fd) as progress, StopSignal() as stop:
         stack = Stack(options, progress, stop)
         output.to(str(stack.run_dir / "paceline.log"))
         try:
             work(Session(stack, progress, stop, output))
         except Stopped:
-            left_behind = True
+            code = stopped
         except Exception as error:
-            failed = True
+            code = 1
             progress.drop()
             progress.say(f"paceline {command}: error: {_text(error)}")
         finally:
-            if failed and stack.started:
+            keep_logs = code == 1 and stack.started
+            if keep_logs:
                 progress.say(f"logs: {stack.run_dir}")
             progress.step("stopping")
-            stack.stop(keep_logs=failed and stack.started)
+            stack.stop(keep_logs=keep_logs)
     output.restore()
-    if failed or left_behind:
+    if code or stop.asked.is_set():
         # A step that was left behind may still wait inside Ray for what is gone, and would hold a normal exit.
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(int(failed))
+        os._exit(code)
     return 0
 
 

@@ -9,6 +9,7 @@ from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+NUMBERS = (signal.SIGINT, signal.SIGTERM)
 POLL_S = 0.2  # how often a wait looks up, so that Python gets to run signal handlers
 
 
@@ -24,7 +25,7 @@ class StopSignal:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> StopSignal:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in NUMBERS:
             self._before[number] = signal.signal(number, self._note)
         return self
 
@@ -56,6 +57,8 @@ class StopSignal:
             if self.asked.is_set():
                 raise Stopped
             thread.join(POLL_S)
+        for number in NUMBERS:
+            signal.signal(number, self._note)  # Ray's C++ side puts a handler of its own in place of ours
         if failure:
             raise failure[0]
         return outcome[0]
@@ -65,4 +68,5 @@ class StopSignal:
         return self.asked.wait(seconds)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
+        signal.alarm(0)  # that handler, if it ran first, has ordered an abort in three seconds
         self.asked.set()

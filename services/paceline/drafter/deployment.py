@@ -11,7 +11,9 @@ from paceline.replicas import Listening, listen_on, use_threads
 class DrafterReplica:
     """Serve calls `lease` and the health check; trees go over the replica's own data plane."""
 
-    async def __init__(self, settings: DrafterConfig, data_plane: Listening, threads: int, drain_s: float) -> None:
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, settings: DrafterConfig, data_plane: Listening, threads: int, drain_s: float
+    ) -> None:
         """Starts the data plane on the event loop that runs this, and loads the proposer."""
         use_threads(threads)
         host, port = listen_on(data_plane)

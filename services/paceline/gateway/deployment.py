@@ -39,7 +39,9 @@ class HandleDirectory:
 class GatewayReplica:
     """Serve's ingress routes by method name: the gRPC methods, and `__call__` for HTTP."""
 
-    async def __init__(self, settings: GatewayConfig, threads: int, drain_s: float, targets: Any) -> None:
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, settings: GatewayConfig, threads: int, drain_s: float, targets: Any
+    ) -> None:
         """Loads the tokenizer, and starts the direct listener if one is configured."""
         use_threads(threads)
         self._drain_s = drain_s
@@ -95,7 +97,8 @@ class GatewayReplica:
 
     async def __del__(self) -> None:
         """Lets calls of the direct listener end within the drain time. Serve drains its own and awaits this."""
-        if getattr(self, "_listener", None) is not None:
-            await self._listener.stop(self._drain_s)
-        if getattr(self, "_servicer", None) is not None:  # absent if the start failed
-            await self._servicer.close()
+        listener, servicer = getattr(self, "_listener", None), getattr(self, "_servicer", None)
+        if listener is not None:
+            await listener.stop(self._drain_s)
+        if servicer is not None:  # absent if the start failed
+            await servicer.close()

@@ -24,7 +24,7 @@ class HandleDirectory:
 class TargetReplica:
     """Serve calls `lease` and the health check; tokens go over the replica's own data plane."""
 
-    async def __init__(
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, settings: TargetConfig, data_plane: Listening, threads: int, drain_s: float, drafters: Any | None
     ) -> None:
         """Loads the model and starts the data plane on the event loop that runs this. `drafters` None: no drafts."""

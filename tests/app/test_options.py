@@ -1,0 +1,161 @@
+"""The command line over a file over the defaults; every wrong setting is named."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.app_config import AppConfig, parse
+from paceline.cli.serve_options import ServeOptions, add_arguments, read
+from paceline.errors import InvalidField
+
+
+def options(*arguments: str) -> ServeOptions:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return read(parser.parse_args(arguments))
+
+
+@pytest.fixture
+def local(root: Path) -> str:
+    return (root / "deploy/serve/local.yaml").read_text()
+
+
+def written(folder: Path, text: str) -> str:
+    path = folder / "serve.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_defaults() -> None:
+    got = options()
+    assert (got.host, got.http_port, got.grpc_port, got.ray_address) == ("127.0.0.1", 8000, 9000, None)
+    assert got.app == AppConfig()
+    assert {name: part.pool for name, part in got.app.parts.items()} == {
+        "gateway": "gateway",
+        "target": "target",
+        "drafter": "drafter",
+    }
+
+
+def test_shipped_file_says_what_the_defaults_say(root: Path) -> None:
+    from_file = options("--config", str(root / "deploy/serve/local.yaml"))
+    assert from_file.app.model_copy(update={"data_plane": AppConfig().data_plane}) == AppConfig()
+    assert from_file.app.data_plane.host == "127.0.0.1"
+    assert (from_file.http_port, from_file.grpc_port) == (8000, 9000)
+
+
+def test_flags_win_over_the_file(local: str, tmp_path: Path) -> None:
+    path = written(tmp_path, local.replace("port: 9000", "port: 9555").replace("port: 8000", "port: 8555"))
+    assert options("--config", path).grpc_port == 9555
+    got = options("--config", path, "--grpc-port", "9777", "--dtype", "bfloat16", "--target", "x", "--host", "0.0.0.0")
+    assert (got.grpc_port, got.http_port, got.host) == (9777, 8555, "0.0.0.0")
+    assert (got.app.target.settings.model, got.app.target.settings.dtype) == ("x", "bfloat16")
+    assert got.app.drafter is not None
+    assert got.app.drafter.settings.dtype == "bfloat16"
+
+
+def test_drafter_flag() -> None:
+    assert options("--drafter", "none").app.drafter is None
+    for what, proposer, model in (("suffix", "suffix", None), ("owner/small", "model", "owner/small")):
+        drafter = options("--drafter", what).app.drafter
+        assert drafter is not None
+        assert (drafter.settings.proposer, drafter.settings.model) == (proposer, model)
+
+
+def test_drafter_flag_replaces_the_files_drafter_and_keeps_its_place(local: str, tmp_path: Path) -> None:
+    text = local.replace("proposer: suffix", "{proposer: model, model: small, width: 2}").replace(
+        "threads: 1", "threads: 3"
+    )
+    text = text.replace("      settings:\n        {proposer", "      settings: {proposer")
+    got = options("--config", written(tmp_path, text), "--drafter", "suffix").app.drafter
+    assert got is not None
+    assert (got.settings.proposer, got.settings.model, got.settings.width, got.threads) == ("suffix", None, 2, 3)
+
+
+def test_dtype_does_not_bring_a_drafter_back(local: str, tmp_path: Path) -> None:
+    text = local[: local.index("    drafter:")] + "    drafter: null\n"
+    path = written(tmp_path, text)
+    assert options("--config", path, "--dtype", "float32").app.drafter is None
+    assert options("--config", path, "--drafter", "suffix").app.drafter is not None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "field"),
+    [
+        ("proxy_location: HeadOnly", "proxy_location: EveryNode", "proxy_location"),
+        ("http_options:", "target_capacity: 3\nhttp_options:", "target_capacity"),
+        ("  host: 127.0.0.1\n  port: 8000", "  host: 127.0.0.1\n  keep_alive_timeout_s: 3", "keep_alive_timeout_s"),
+        ("port: 9000", "port: 90000", "--grpc-port"),
+        ("port: 9000", "port: 8000", "--grpc-port"),
+        ("port: 9000", "port: '9000'", "--grpc-port"),
+        ("import_path: paceline.app:build", "import_path: other:app", "applications.0.import_path"),
+        ("- name: paceline", "- name: paceline\n  deployments: []", "applications.0.deployments"),
+        ("      pool: target", "      pol: target", "target.pol"),
+        ("dtype: auto", "dtype: float8", "target.settings.dtype"),
+        ("proposer: suffix", "proposer: oracle", "drafter.settings.proposer"),
+        ("      host: 127.0.0.1", "      first_port: 100", "data_plane.last_port"),
+        ("add_InferenceServiceServicer_to_server", "other", "grpc_options.grpc_servicer_functions"),
+        ("applications:", "applications: {}\nother:", "other"),
+    ],
+)
+def test_wrong_fields_of_a_file_are_named(local: str, tmp_path: Path, old: str, new: str, field: str) -> None:
+    assert old in local
+    with pytest.raises(InvalidField) as wrong:
+        options("--config", written(tmp_path, local.replace(old, new)))
+    assert str(wrong.value).startswith(f"{field}: ") or f".{field}: " in str(wrong.value), wrong.value
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[1, 2]", "applications: []", "a: [", "applications: [{}, {}]", "applications: [3]"]
+)
+def test_files_that_are_no_serve_config(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InvalidField):
+        options("--config", written(tmp_path, text))
+
+
+def test_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidField, match=r"absent\.yaml.*No such file"):
+        options("--config", str(tmp_path / "absent.yaml"))
+
+
+@pytest.mark.parametrize("arguments", [("--grpc-port", "0"), ("--http-port", "-1"), ("--grpc-port", "8000")])
+def test_wrong_ports(arguments: tuple[str, ...]) -> None:
+    with pytest.raises(InvalidField, match="-port"):
+        options(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"targt": {}}, "targt: got {}, allowed: no such field; known: gateway, target, drafter, data_plane"),
+        ({"target": {"replicas": 0}}, "target.replicas: got 0, allowed: greater than or equal to 1"),
+        ({"target": {"pool": "a b"}}, "target.pool: got 'a b'"),
+        ({"target": {"settings": {"port": 1}}}, "target.settings.port: set data_plane instead"),
+        ({"drafter": {"settings": {"bind_host": "x"}}}, "drafter.settings.bind_host: set data_plane instead"),
+        ({"target": {"settings": {"budget": 99}}}, "target.settings.budget: got 99, allowed: 0 to max_budget (64)"),
+        ({"data_plane": {"first_port": 9, "last_port": 3}}, "data_plane.last_port: got 3"),
+        ({"target": 3}, "target: got 3"),
+        ({"target": {"replicas": 0, "drain_s": -1}}, "Also wrong: target.drain_s"),
+    ],
+)
+def test_wrong_application_settings_speak_to_people(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidField) as wrong:
+        parse(arguments)
+    assert text in str(wrong.value)
+    assert "pydantic" not in str(wrong.value)
+
+
+def test_completed_tells_every_service_the_targets_model() -> None:
+    config = parse(
+        {"target": {"settings": {"model": "m"}}, "drafter": {"settings": {"proposer": "model", "model": "d"}}}
+    )
+    done = config.completed()
+    assert done.gateway.settings.model == "m"
+    assert done.drafter is not None
+    assert done.drafter.settings.target_model == "m"
+    own = parse({"gateway": {"settings": {"model": "g"}}, "target": {"settings": {"model": "m"}}}).completed()
+    assert own.gateway.settings.model == "g", "what was said stays"
