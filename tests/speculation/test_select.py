@@ -144,6 +144,18 @@ def test_ties_go_to_lower_depth_then_lower_parent_then_lower_id() -> None:
     assert tree.parents.tolist() == [-1, -1, 0, 1]
 
 
+def test_the_lower_depth_comes_before_the_lower_parent() -> None:
+    """Two paths of .125: (1, 3, 4) below node 1 and (2, 5) below node 2."""
+    children = {(): {1: 0.5, 2: 0.25}, (1,): {3: 1.0}, (1, 3): {4: 0.25}, (2,): {5: 0.5}}
+
+    def expand(path: Path) -> Candidates:
+        found = children.get(path, {})
+        return ranked(np.array(list(found), dtype=np.int64), np.log(list(found.values())), 4)
+
+    tree = best_first(expand, 5, max_depth=3)
+    assert [tree.path_tokens(node) for node in range(5)] == [[1], [1, 3], [2], [2, 5], [1, 3, 4]]
+
+
 def test_nothing_to_say_is_an_empty_tree() -> None:
     assert len(best_first(lambda _: NO_CANDIDATES, 8, 8)) == 0
 
