@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from paceline.drafter.config import DrafterConfig
-from paceline.drafter.scripted import Answers
+from paceline.drafter.scripted import Answers, OracleProposer
+from paceline.runtime.models import ModelSpec
+from paceline.runtime.runner import ModelRunner
 from paceline.runtime.store import default_store
-from paceline.runtime.tokenizer import load_tokenizer
+from paceline.runtime.tokenizer import TextTokenizer, load_tokenizer
+from paceline.runtime.transformers_runner import load_runner
 from paceline.speculation.noise import gumbel
 from paceline.speculation.propose import draft_noise_key
 from paceline.speculation.rows import process
 from paceline.speculation.sampling import SamplingParams
 from paceline.study.bare import BareModel
+from paceline.study.in_process import services
 from paceline.study.prompts import Prompt, chat_tokens
 from paceline.study.report import Report
-from paceline.study.stack import StackConfig, running
 from paceline.target.config import TargetConfig
 from paceline_client.client import AsyncClient
 from paceline_client.request import Tokens
 
+KV_TOKENS = 20480
 Progress = Callable[[str], None]
 
 
@@ -88,11 +90,14 @@ async def study_equality(settings: EqualitySettings, progress: Progress) -> Repo
     for number, prompt in enumerate(prompts, start=1):
         progress(f"reference {number} of {len(prompts)}")
         replies.append(bare.generate(prompt, settings.new_tokens))
-    run = _Run(settings, folder, Judge(bare), progress)
+    progress("loading the target")
+    spec = ModelSpec(str(folder), dtype=settings.dtype)
+    runner = load_runner(spec, KV_TOKENS, vocab_size=tokenizer.vocab_size)
+    run = _Run(settings, runner, tokenizer, Judge(bare), progress)
     answers: Answers = {tuple(prompt): reply for prompt, reply in zip(prompts, replies, strict=True)}
-    rows = await run.greedy("suffix", None, prompts, replies)
-    rows += await run.greedy("oracle", answers, prompts, replies)
-    rows += await run.greedy("wrong", answers, prompts, replies)
+    rows = await run.greedy(None, prompts, replies)
+    rows += await run.greedy(OracleProposer(answers), prompts, replies)
+    rows += await run.greedy(OracleProposer(answers, wrong=True), prompts, replies)
     rows += await run.sampled(prompts[: settings.sampled_prompts])
     shown = {
         "model": settings.model,
@@ -110,32 +115,43 @@ async def study_equality(settings: EqualitySettings, progress: Progress) -> Repo
 
 
 class _Run:
-    def __init__(self, settings: EqualitySettings, folder: Path, judge: Judge, progress: Progress) -> None:
-        self._settings, self._folder, self._judge, self._progress = settings, folder, judge, progress
-
-    def _config(self) -> StackConfig:
-        target = TargetConfig(model=str(self._folder), dtype=self._settings.dtype)
-        return StackConfig(target, DrafterConfig())
+    def __init__(
+        self,
+        settings: EqualitySettings,
+        runner: ModelRunner,
+        tokenizer: TextTokenizer,
+        judge: Judge,
+        progress: Progress,
+    ) -> None:
+        self._settings, self._judge, self._progress = settings, judge, progress
+        self._runner, self._tokenizer = runner, tokenizer
+        # Trees are verified whole: what pays on this machine today must not decide what is compared.
+        self._config = TargetConfig(kv_tokens=KV_TOKENS, cost_aware=False)
 
     async def greedy(
-        self, name: str, answers: Answers | None, prompts: Sequence[list[int]], replies: Sequence[list[int]]
+        self, proposer: OracleProposer | None, prompts: Sequence[list[int]], replies: Sequence[list[int]]
     ) -> list[dict[str, Any]]:
         """One at a time and in company, with one kind of drafter."""
-        config = replace(self._config(), answers=answers, wrong=name == "wrong")
+        name = "suffix" if proposer is None else proposer.name
         rows = []
-        async with running(config) as stack, AsyncClient(stack.address) as client:
+        async with (
+            services(self._runner, self._tokenizer, self._config, proposer) as address,
+            AsyncClient(address) as client,
+        ):
             for at_once in (1, self._settings.company):
                 self._progress(f"greedy, {name}, {at_once} at once")
-                tally = await self._compare(client, prompts, replies, at_once, SamplingParams(), {})
-                rows.append(
-                    _row("transformers generate", name, "ranked", SamplingParams(), at_once, len(prompts), tally)
-                )
+                params = SamplingParams()
+                tally = await self._compare(client, prompts, replies, at_once, params, {})
+                rows.append(_row("transformers generate", name, "ranked", params, at_once, len(prompts), tally))
         return rows
 
     async def sampled(self, prompts: Sequence[list[int]]) -> list[dict[str, Any]]:
         """Seeded requests, drafted and not, alone and in company."""
         rows = []
-        async with running(self._config()) as stack, AsyncClient(stack.address) as client:
+        async with (
+            services(self._runner, self._tokenizer, self._config, None) as address,
+            AsyncClient(address) as client,
+        ):
             for temperature in (0.7, 1.0):
                 params = SamplingParams(temperature=temperature, top_p=0.9, seed=20261130)
                 plain = await self._all(client, prompts, 1, params, {"draft": False})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -28,9 +29,8 @@ async def study_overhead(rounds: int, progress: Callable[[str], None]) -> Report
 
     The target runs in this process, the drafter in its own; a pass over the table model takes microseconds.
     """
-    drafter = await launch("drafter", drafter_main, DrafterConfig(), 1, None, False)
+    drafter = await launch("drafter", drafter_main, DrafterConfig(), 1)
     table = np.random.default_rng(0).dirichlet(np.full(VOCAB, 0.3), size=VOCAB)
-    # A budget of 0 keeps the store out of the way; trees are cut by nothing, since costs are not measured.
     config = TargetConfig(context_length=rounds * 12, kv_tokens=rounds * 16)
 
     class Directory:
@@ -39,7 +39,7 @@ async def study_overhead(rounds: int, progress: Callable[[str], None]) -> Report
 
     runner = ToyRunner(table, context_length=rounds * 12, pages=rounds * 2)
     server = TargetServer(config, Directory(), runner, ToyTokenizer.numbered(VOCAB))
-    rows = []
+    rows: list[dict[str, Any]] = []
     try:
         address = await server.start()
         async with open_channel(address) as channel:

@@ -17,7 +17,6 @@ from typing import Any, Protocol
 import torch
 
 from paceline.drafter.config import DrafterConfig
-from paceline.drafter.scripted import Answers, OracleProposer
 from paceline.gateway.config import GatewayConfig, ListenerConfig
 from paceline.target.config import TargetConfig
 
@@ -39,8 +38,6 @@ class StackConfig:
     gateway: GatewayConfig = field(default_factory=lambda: GatewayConfig(listener=ListenerConfig()))
     target_threads: int = 2
     drafter_threads: int = 1
-    answers: Answers | None = None  # replies an oracle proposes in place of the configured proposer
-    wrong: bool = False  # whether the oracle misses at every level
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +85,7 @@ async def running(config: StackConfig) -> AsyncIterator[Stack]:
 
         drafter = None
         if config.drafter is not None:
-            drafter = await start(
-                "drafter", drafter_main, config.drafter, config.drafter_threads, config.answers, config.wrong
-            )
+            drafter = await start("drafter", drafter_main, config.drafter, config.drafter_threads)
         target = await start(
             "target", target_main, config.target, config.target_threads, drafter.address if drafter else None
         )
@@ -139,14 +134,14 @@ def serve_until_closed(pipe: Connection, make: Callable[[], Awaitable[_Server]])
     asyncio.run(run())
 
 
-def drafter_main(pipe: Connection, config: DrafterConfig, threads: int, answers: Answers | None, wrong: bool) -> None:
+def drafter_main(pipe: Connection, config: DrafterConfig, threads: int) -> None:
     """Entry of the drafter's process."""
     from paceline.drafter.server import DrafterServer
 
     torch.set_num_threads(threads)
 
     async def make() -> _Server:
-        return DrafterServer(config, None if answers is None else OracleProposer(answers, wrong=wrong))
+        return DrafterServer(config)
 
     serve_until_closed(pipe, make)
 

@@ -1,0 +1,121 @@
+"""The studies: their arithmetic, and a small run of each that the suite can afford."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from paceline.errors import InvalidField
+from paceline.runtime.store import default_store
+from paceline.runtime.tokenizer import load_tokenizer
+from paceline.study.equality import EqualitySettings, study_equality
+from paceline.study.overhead import study_overhead
+from paceline.study.passes import PassSettings, study_passes
+from paceline.study.prompts import Prompt, chat_tokens, load_prompts
+from paceline.study.ratios import interleaved, percentiles, ratio_of
+from paceline.study.report import Report
+
+MODEL = "smollm2-135m-instruct"
+PROMPTS = [
+    Prompt("1", "copy", "Repeat this list three times: red, green, blue, red, green, blue."),
+    Prompt("2", "qa", "What is the capital of France, and why is it famous?"),
+]
+
+
+def ignore(_: str) -> None:
+    pass
+
+
+def test_pairs_run_in_the_order_a_b_b_a() -> None:
+    order: list[str] = []
+
+    def timer(name: str) -> float:
+        order.append(name)
+        return 1.0
+
+    interleaved(lambda _: timer("a"), lambda _: timer("b"), 4)
+    assert "".join(order) == "abbaabba"
+
+
+def test_a_ratio_is_above_1_where_ours_is_faster() -> None:
+    ratio = ratio_of([1.0, 1.1, 0.9, 1.0], [2.0, 2.2, 1.8, 2.0])
+    assert (ratio.mean, ratio.low, ratio.high) == pytest.approx((2.0, 2.0, 2.0))
+    spread = ratio_of([1.0, 1.0, 1.0, 1.0], [1.0, 2.0, 3.0, 4.0])
+    assert spread.mean == pytest.approx(24**0.25)
+    assert spread.low < spread.mean < spread.high
+    with pytest.raises(ValueError, match="two pairs"):
+        ratio_of([1.0], [1.0])
+
+
+def test_percentiles_are_values_that_occurred() -> None:
+    assert dict(percentiles([5.0, 1.0, 2.0, 4.0, 3.0])) == {50: 3.0, 90: 5.0, 99: 5.0}
+
+
+def test_prompt_files(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    lines = [{"prompt": "a", "category": "x", "id": 7}, {"prompt": "b", "category": "x"}, {"prompt": "c"}]
+    path.write_text("\n".join(map(json.dumps, lines)) + "\n\n")
+    assert [prompt.text for prompt in load_prompts(path)] == ["a", "b", "c"]
+    assert load_prompts(path, 1) == [Prompt("7", "x", "a"), Prompt("3", "all", "c")]
+
+
+@pytest.mark.parametrize("line", ["{", "[]", "{}", '{"prompt": 3}', '{"prompt": ""}'])
+def test_a_bad_line_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"prompt": "good"}\n' + line)
+    with pytest.raises(InvalidField, match="line 2"):
+        load_prompts(path)
+
+
+def test_a_missing_or_empty_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidField, match="--prompts"):
+        load_prompts(tmp_path / "none")
+    (tmp_path / "empty").write_text("")
+    with pytest.raises(InvalidField, match="at least one"):
+        load_prompts(tmp_path / "empty")
+
+
+def test_reports_are_written_as_json_and_as_a_table(tmp_path: Path) -> None:
+    Report("demo", {"a": 1}, [{"x": 1.23456, "y": "z"}], notes=["a note"]).write(tmp_path)
+    written = json.loads((tmp_path / "demo.json").read_text())
+    assert written["results"] == [{"x": 1.23456, "y": "z"}]
+    assert written["machine"]["versions"]["torch"]
+    assert "| 1.235 | z |" in (tmp_path / "demo.md").read_text()
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("limit", [40, 60, 500])
+def test_long_prompts_are_cut_within_the_turn(limit: int) -> None:
+    tokenizer = load_tokenizer(default_store().resolve(MODEL))
+    ids = chat_tokens(tokenizer, "one two three four five " * 20, limit)
+    assert len(ids) <= limit
+    assert ids[-3:] == tokenizer.apply_chat([("user", "x")])[-3:], "the assistant's turn is still opened"
+
+
+async def test_overhead_of_a_round() -> None:
+    report = await study_overhead(200, ignore)
+    drafted, plain = report.rows
+    assert drafted["accepted"] > 0
+    assert plain["accepted"] == 0
+    assert drafted["p50_ms"] > 0
+
+
+@pytest.mark.model
+def test_the_packed_pass_is_measured_beside_the_bare_one() -> None:
+    settings = PassSettings(default_store().resolve(MODEL), "float32", sizes=(1, 8), prefix=32, pairs=3)
+    report = study_passes(settings, ignore)
+    assert [row["tokens"] for row in report.rows] == [1, 8]
+    assert all(row["low"] <= row["packed_over_bare"] <= row["high"] for row in report.rows)
+
+
+@pytest.mark.model
+async def test_drafted_replies_equal_plain_ones() -> None:
+    """Greedy against transformers' generate, sampled against plain decoding, by three drafters, alone and together."""
+    settings = EqualitySettings(MODEL, PROMPTS, new_tokens=24, sampled_prompts=2, company=2)
+    report = await study_equality(settings, ignore)
+    assert [row["faults"] for row in report.rows] == [0] * len(report.rows)
+    assert {row["drafter"] for row in report.rows} == {"suffix", "oracle", "wrong"}
+    rounds = {row["drafter"]: row["tokens_per_round"] for row in report.rows if row["temperature"] == 0.0}
+    assert rounds["oracle"] > 2 > rounds["wrong"] == 1.0
