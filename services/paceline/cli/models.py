@@ -98,7 +98,7 @@ class FetchProgress:
         """`done` of `total` bytes of the running stage are here; total is 0 if unknown."""
         if self._task is not None:
             amount = f"{done / 1e6:.0f} of {total / 1e6:.0f} MB" if total else f"{done / 1e6:.0f} MB"
-            self._bars.update(self._task, completed=done, total=total or None, amount=amount)
+            self._bars.update(self._task, completed=done, total=total or None, amount=amount, refresh=True)
 
     def __enter__(self) -> FetchProgress:
         if self._bars.console.is_terminal:

