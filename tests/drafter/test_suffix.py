@@ -1,0 +1,139 @@
+"""The suffix proposer: what it finds, what it may learn, what it never proposes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from paceline.drafter.ngrams import NGrams, NGramStore, context_keys
+from paceline.drafter.proposer import DraftOptions, Want
+from paceline.drafter.suffix import SuffixProposer
+from paceline.speculation.sampling import SamplingParams
+from paceline.speculation.tree import DraftTree
+
+OPTIONS = DraftOptions(False, 2.0, SamplingParams(), frozenset([99]), 100, True)
+
+
+def proposer(store_tokens: int = 1000, depth: int = 8) -> SuffixProposer:
+    return SuffixProposer(store_tokens, depth, 0.01)
+
+
+def tree(
+    made: SuffixProposer, context: list[int], budget: int = 8, options: DraftOptions = OPTIONS, session: int = 1
+) -> DraftTree:
+    made.open(session, np.asarray(context, np.int32), len(context), options)
+    (found,) = made.propose([Want(session, budget)])
+    made.close(session)
+    return found
+
+
+def test_a_repeat_is_continued() -> None:
+    found = tree(proposer(), [1, 2, 3, 4, 5, 6, 7, 1, 2, 3])
+    assert found.path_tokens(3) == [4, 5, 6, 7]
+    assert found.log_probs is not None
+    assert found.log_probs[0] > math.log(0.4)
+
+
+def test_nothing_known_is_nothing_said() -> None:
+    assert len(tree(proposer(), [1, 2, 3, 4])) == 0
+
+
+def test_several_continuations_make_a_tree() -> None:
+    found = tree(proposer(), [1, 2, 5, 1, 2, 6, 1, 2])
+    assert {int(found.tokens[node]) for node in found.children(-1)} == {5, 6}
+
+
+def test_longer_agreement_is_trusted_more() -> None:
+    long = tree(proposer(), [1, 2, 3, 4, 9, 8, 1, 2, 3, 4])
+    short = tree(proposer(), [1, 2, 3, 4, 9, 8, 7, 6, 5, 4])
+    assert long.tokens[0] == short.tokens[0] == 9
+    assert long.log_probs[0] > short.log_probs[0]  # type: ignore[index]
+
+
+def test_advancing_equals_opening_with_the_whole_context() -> None:
+    context = [1, 2, 3, 1, 2, 3, 1, 2, 4, 1, 2]
+    made = proposer()
+    made.open(1, np.asarray(context[:3], np.int32), 3, OPTIONS)
+    for token in context[3:]:
+        made.propose([Want(1, 4)])
+        made.advance(1, [token])
+    (found,) = made.propose([Want(1, 8)])
+    whole = tree(proposer(), context)
+    assert found.tokens.tolist() == whole.tokens.tolist()
+    assert found.parents.tolist() == whole.parents.tolist()
+
+
+@pytest.mark.parametrize("learn", [True, False])
+def test_the_store_learns_replies_only_where_it_may(learn: bool) -> None:
+    made = proposer()
+    made.open(1, np.asarray([10, 11], np.int32), 2, replace(OPTIONS, learn=learn))
+    made.advance(1, [20, 21, 22])
+    made.close(1)
+    assert made.store.tokens == (3 if learn else 0)
+    found = tree(made, [30, 20])
+    assert found.tokens.tolist() == ([21, 22] if learn else [])
+    assert len(tree(made, [30, 10], session=2)) == 0, "the prompt of another session is not learned"
+
+
+def test_own_text_counts_more_than_the_store() -> None:
+    made = proposer()
+    made.store.learn([], [1, 2, 7])
+    found = tree(made, [1, 2, 8, 5, 1, 2])
+    assert found.tokens[0] == 8
+
+
+def test_the_store_is_bounded_and_forgets_the_oldest() -> None:
+    store = NGramStore(100)
+    for start in range(0, 1000, 10):
+        store.learn([], list(range(start, start + 10)))
+    assert 50 <= store.tokens <= 100
+    young, old = store.generations()
+    key = context_keys([991, 992])[-1]
+    assert young.followers(key) == {993: 1.0}
+    early = context_keys([1, 2])[-1]
+    assert young.followers(early) is None
+    assert old.followers(early) is None
+
+
+def test_a_store_of_nothing_learns_nothing() -> None:
+    store = NGramStore(0)
+    store.learn([], [1, 2, 3])
+    assert store.tokens == 0
+
+
+def test_newer_sightings_weigh_more() -> None:
+    grams = NGrams()
+    for token in (5, 5, 6, 6):
+        grams.learn([1], token)
+    assert grams.followers(1)[6] > 0  # type: ignore[index]
+    assert grams.followers(2) is None
+
+
+def test_growth_ends_at_an_end_token_and_below_the_vocabulary() -> None:
+    found = tree(proposer(), [1, 2, 99, 4, 5, 1, 2])
+    assert 99 in found.tokens.tolist()
+    assert found.children(found.tokens.tolist().index(99)) == []
+    narrow = tree(proposer(), [1, 2, 50, 1, 2], options=replace(OPTIONS, vocab_size=50))
+    assert 50 not in narrow.tokens.tolist()
+
+
+def test_limits_of_budget_and_depth() -> None:
+    context = [1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2]
+    assert len(tree(proposer(), context, budget=3)) == 3
+    assert tree(proposer(depth=2), context).depths.max() == 2
+
+
+def test_coupled_trees_follow_the_noise_and_infinite_strength_does_not() -> None:
+    context = [1, 2, 5, 1, 2, 6, 1, 2, 7, 1, 2]
+    ranked = tree(proposer(), context)
+    params = SamplingParams(temperature=1.0, seed=3)
+    blind = tree(proposer(), context, options=replace(OPTIONS, coupled=True, strength=math.inf, sampling=params))
+    assert blind.tokens.tolist() == ranked.tokens.tolist()
+    firsts = set()
+    for seed in range(30):
+        options = replace(OPTIONS, coupled=True, strength=1.0, sampling=replace(params, seed=seed))
+        firsts.add(int(tree(proposer(), context, options=options).tokens[0]))
+    assert firsts == {5, 6, 7}
