@@ -8,14 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from paceline.cli.ports import free_ports
+from paceline.cli.serve_options import ServeOptions, add_arguments, read
+from paceline.cli.session import Session, in_session
 from paceline_client.commands.summary import accepted_per_round, fallbacks, rate, reply_json
 from paceline_client.replies import Finish, Reply
 from paceline_client.request import Chat
 from paceline_client.sync import Client
-
-from paceline.cli.ports import free_ports
-from paceline.cli.serve_options import ServeOptions, add_arguments, read
-from paceline.cli.session import Session, in_session
 
 # An edit of given text, which is where statistics of the session's own text have something to say.
 PROMPT = """\

@@ -29,7 +29,8 @@ class Session:
 def in_session(command: str, options: ServeOptions, work: Callable[[Session], None], stopped: int) -> int:
     """Runs `work` beside a stack of `options`, which `work` starts.
 
-    Returns 0, `stopped` if the user ended it before `work` was through, or 1 after an error, which is told. What libraries print goes to a file of the run folder, which stays after an error only.
+    Returns 0, `stopped` if the user ended it before `work` was through, or 1 after an error, which is told. What
+    libraries print goes to a file of the run folder, which stays after an error only.
     """
     output = QuietOutput()
     code = 0

@@ -44,7 +44,7 @@ class Stack:
     def __init__(self, options: ServeOptions, progress: Progress, stop: StopSignal) -> None:
         self.options, self._progress, self._stop = options, progress, stop
         self._cluster: LocalCluster | None = None
-        self._connected = self._deployed = False
+        self._connected = self._deployed = self._own_serve = False
         self.run_dir = _run_dir()
 
     def start(self) -> Ready:
@@ -63,7 +63,7 @@ class Stack:
         address = self._stop.call(lambda: _connect(address))
         self._stop.call(lambda: check_placement(options.app, self._progress.say))
         self._progress.step("starting Ray Serve")
-        self._stop.call(lambda: _start_serve(options))
+        self._own_serve = self._stop.call(lambda: _start_serve(options))
         self._progress.step("deploying gateway, target and drafter")
         self._deployed = True
         self._stop.call(lambda: _deploy(options))
@@ -88,12 +88,23 @@ class Stack:
     def stop(self, *, keep_logs: bool = False) -> None:
         """Ends what `start` began. With `keep_logs` the run folder stays, for someone to look at."""
         if self._connected:
-            within(CLEAN_END_S, lambda: _leave(self.options.name, self._deployed, whole=self._cluster is not None))
+            within(CLEAN_END_S, self._leave)
         if self._cluster is not None:
             self._cluster.stop()
         self._connected = self._deployed = False
         if not keep_logs:
             shutil.rmtree(self.run_dir, ignore_errors=True)
+
+    def _leave(self) -> None:
+        """Takes the application away, Serve too if it was not there before us, and disconnects."""
+        import ray
+        from ray import serve
+
+        if self._cluster is None and self._deployed:
+            serve.delete(self.options.name)
+        if self._cluster is not None or (self._own_serve and not serve.status().applications):
+            serve.shutdown()
+        ray.shutdown()
 
     def _start_nodes(self) -> str:
         self._progress.step("starting Ray nodes on this machine")
@@ -141,10 +152,12 @@ def _connect(address: str) -> str:
     return str(context.address_info["gcs_address"])
 
 
-def _start_serve(options: ServeOptions) -> None:
+def _start_serve(options: ServeOptions) -> bool:
+    """Starts Serve unless it runs. Returns whether it was started."""
     from ray import serve
 
-    if options.ray_address is not None and options.name in serve.status().applications:
+    there = serve.status()
+    if options.name in there.applications:
         raise InvalidField("applications.0.name", options.name, "a name that is not deployed yet")
     serve.start(
         proxy_location=options.proxy_location,
@@ -155,6 +168,7 @@ def _start_serve(options: ServeOptions) -> None:
             "request_timeout_s": options.request_timeout_s,
         },
     )
+    return not there.proxies
 
 
 def _deploy(options: ServeOptions) -> None:
@@ -185,14 +199,3 @@ def _wait_for_answer(address: str, application: str) -> None:
             wait_for_ready=True,
             metadata=[("application", application)],
         )
-
-
-def _leave(name: str, deployed: bool, *, whole: bool) -> None:
-    import ray
-    from ray import serve
-
-    if whole:
-        serve.shutdown()
-    elif deployed:
-        serve.delete(name)
-    ray.shutdown()
