@@ -68,6 +68,11 @@ def test_arrays_are_little_endian_and_of_whole_elements() -> None:
     assert arrays.ints_to_bytes([1, -2]) == b"\x01\0\0\0\xfe\xff\xff\xff"
     assert arrays.bytes_to_ints(b"\x01\0\0\0\xfe\xff\xff\xff", "x").tolist() == [1, -2]
     assert arrays.bytes_to_floats(arrays.floats_to_bytes([0.5]), "x").tolist() == [0.5]
+    swapped = np.asarray([1, -2], dtype=">i8")
+    assert arrays.ints_to_bytes(swapped) == arrays.ints_to_bytes([1, -2])
+    assert arrays.bytes_to_ints(b"").tolist() == []
+    with pytest.raises(OverflowError):
+        arrays.ints_to_bytes([2**31])
     with pytest.raises(errors.InvalidField, match="tokens: got '5 bytes'"):
         arrays.bytes_to_ints(b"12345", "tokens")
 
@@ -88,6 +93,14 @@ def with_unknown(message: inference_pb2.GenerateRequest, nested: bool) -> infere
 def test_unknown_fields_are_refused_with_their_path(nested: bool, path: str) -> None:
     with pytest.raises(errors.InvalidField, match=path):
         refuse_unknown(with_unknown(inference_pb2.GenerateRequest(), nested))
+
+
+def test_an_unknown_field_deep_inside_a_frame_of_the_data_plane_is_named() -> None:
+    frame = draft_pb2.DraftRequest(updates=[draft_pb2.SessionUpdate(session=1), draft_pb2.SessionUpdate(session=2)])
+    options = draft_pb2.DraftOptions.FromString(b"\xb8\x3e\x01")  # field 999, a number
+    frame.updates[1].open.options.CopyFrom(options)
+    with pytest.raises(errors.InvalidField, match=r"updates\[1\]\.open\.options: field 999"):
+        refuse_unknown(frame)
 
 
 def test_known_fields_pass() -> None:
