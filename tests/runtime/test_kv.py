@@ -119,6 +119,38 @@ def test_a_shared_page_is_copied_before_it_is_written() -> None:
     assert committed(kv, storage, second) == [0, 1, 2, 3, 4, 5, 60, 70]
 
 
+def test_running_out_of_copies_takes_no_page() -> None:
+    kv, storage = cache(pages=3)
+    first = kv.open()
+    write(kv, storage, first, list(range(8)))
+    kv.keep(first, range(8))
+    second = kv.fork(first)
+    kv.truncate(second, 6)
+    with pytest.raises(OutOfPages, match="2 KV pages wanted, 1 of 3 are free"):
+        kv.begin(second, 6)
+    assert kv.pages_used == 2
+    assert committed(kv, storage, second) == [0, 1, 2, 3, 4, 5]
+    write(kv, storage, second, [60, 70])
+    assert kv.pages_used == 3
+
+
+def test_a_reservation_does_not_pay_for_a_copy() -> None:
+    """Reserved pages behind a shared one are the sequence's own; the copy still needs a page of its own."""
+    kv, storage = cache(pages=4)
+    first = kv.open()
+    write(kv, storage, first, list(range(8)))
+    kv.keep(first, range(8))
+    second = kv.fork(first, reserve_tokens=16)
+    kv.truncate(second, 6)
+    with pytest.raises(OutOfPages, match="1 KV pages wanted, 0 of 4 are free"):
+        kv.begin(second, 1)
+    kv.check_integrity()
+    kv.release(first)
+    write(kv, storage, second, [60])
+    kv.keep(second, [0])
+    assert committed(kv, storage, second) == [0, 1, 2, 3, 4, 5, 60]
+
+
 def test_ids_are_never_used_again() -> None:
     kv, _ = cache()
     seen = set()

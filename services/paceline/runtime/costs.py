@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import statistics
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
+
+log = logging.getLogger(__name__)
 
 SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
+SAVING = 0.1  # a pass is padded only where that saves at least this share of its time
+LEAST_ROUNDS, MOST_ROUNDS = 3, 9
+PATIENCE = 5  # budgets after which a machine is too slow, or too busy, for a table that can be trusted
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,32 +29,48 @@ class PassCosts:
 
     @classmethod
     def measure(
-        cls, run: Callable[[int], object], budget_s: float, clock: Callable[[], float] = time.perf_counter
+        cls,
+        run: Callable[[int], object],
+        budget_s: float,
+        *,
+        most_tokens: int = SIZES[-1],
+        clock: Callable[[], float] = time.perf_counter,
     ) -> PassCosts:
-        """Times `run(tokens)` at each size in turns, three to nine rounds, stopping after `budget_s` seconds.
+        """Times `run(tokens)` at each size in turns: three to nine rounds, as many as `budget_s` seconds hold.
 
-        The median counts: one slow pass on a busy machine must not decide how passes are padded from then on.
+        The fastest run of a size counts. Other work on the machine only ever adds time, and adds so much that medians
+        of a few runs order the sizes at random. Where not even three rounds fit in five budgets there is no table.
+
+        Args:
+            run: runs a pass of that many tokens.
+            budget_s: seconds to spend.
+            most_tokens: sizes above it are left out.
+            clock: monotone seconds.
         """
-        timings: dict[int, list[float]] = {size: [] for size in SIZES}
+        fastest = {size: inf for size in SIZES if size <= most_tokens}
         started = clock()
-        for turn in range(10):
-            for size in SIZES:
+        for turn in range(MOST_ROUNDS + 1):  # the first one warms caches and kernels up
+            for size in fastest:
                 before = clock()
                 run(size)
-                if turn:  # the first turn warms caches and kernels up
-                    timings[size].append(clock() - before)
-            if turn >= 3 and clock() - started > budget_s:
+                now = clock()
+                if turn:
+                    fastest[size] = min(fastest[size], now - before)
+                if turn <= LEAST_ROUNDS and now - started > PATIENCE * budget_s:
+                    log.warning("passes are not padded: measuring them takes more than %.0f s", PATIENCE * budget_s)
+                    return cls.unmeasured()
+            if turn >= LEAST_ROUNDS and clock() - started > budget_s:
                 break
-        return cls({size: statistics.median(taken) for size, taken in timings.items()})
+        return cls(fastest)
 
     def padded(self, tokens: int) -> int:
-        """The size at or above `tokens` to run: the cheapest measured one, where it saves more than a twentieth."""
+        """The size at or above `tokens` to run: the cheapest measured one, where it saves a tenth or more."""
         own = self.seconds(tokens)
         above = [(cost, size) for size, cost in self.seconds_by_size.items() if size > tokens]
         if not above or own is None:
             return tokens
         cost, size = min(above)
-        return size if cost < 0.95 * own else tokens
+        return size if cost <= (1 - SAVING) * own else tokens
 
     def seconds(self, tokens: int) -> float | None:
         """Seconds of a pass, between sizes by a straight line, beyond the table in proportion; None if unmeasured."""

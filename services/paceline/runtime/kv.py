@@ -101,8 +101,11 @@ class KVCache:
         if base > held.scratch:
             raise ValueError(f"base {base}, allowed: 0 to {held.scratch} nodes of earlier passes")
         end = held.length + base + nodes
+        written = range(held.length // self.page_size, self._pages_for(end))
+        shared = [index for index in written if index < len(held.pages) and self._owners[held.pages[index]] > 1]
+        self._check_free(len(shared) + max(0, self._pages_for(end) - len(held.pages)))
         self.reserve(sequence, end)
-        for index in range(held.length // self.page_size, self._pages_for(end)):
+        for index in shared:
             self._make_own(held, index)
         held.scratch = base + nodes
         return self._slots(held, held.length + base, end)
@@ -210,9 +213,8 @@ class KVCache:
         """`count` free pages: right behind `after`, else the smallest run that holds them, else the lowest ones."""
         if count <= 0:
             return []
+        self._check_free(count)
         free = self._owners == 0
-        if int(free.sum()) < count:
-            raise OutOfPages(f"{count} KV pages wanted, {int(free.sum())} of {self.pages_total} are free")
         start = None if after is None else after + 1
         if start is None or start + count > self.pages_total or not free[start : start + count].all():
             start = _smallest_run(free, count)
@@ -220,10 +222,13 @@ class KVCache:
         self._owners[chosen] = 1
         return [int(page) for page in chosen]
 
+    def _check_free(self, wanted: int) -> None:
+        free = self.pages_total - self.pages_used
+        if wanted > free:
+            raise OutOfPages(f"{wanted} KV pages wanted, {free} of {self.pages_total} are free")
+
     def _make_own(self, held: _Sequence, index: int) -> None:
         page = held.pages[index]
-        if self._owners[page] == 1:
-            return
         own = self._allocate(1)[0]
         self._copy_page(page, own, max(0, min(self.page_size, held.length - index * self.page_size)))
         self._owners[page] -= 1
