@@ -19,8 +19,9 @@ START_S = 240.0
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This process's environment without what an enclosing Ray cluster of the tests has set."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "PACELINE_ADDRESS"))}
+    """This process's environment without what an enclosing Ray cluster of the tests, or `make test`, has set."""
+    outer = ("RAY_", "PACELINE_ADDRESS", "MAKE", "MFLAGS")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(outer)}
     return {**kept, **more}
 
 
