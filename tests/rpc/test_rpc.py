@@ -71,8 +71,9 @@ def test_arrays_are_little_endian_and_of_whole_elements() -> None:
     swapped = np.asarray([1, -2], dtype=">i8")
     assert arrays.ints_to_bytes(swapped) == arrays.ints_to_bytes([1, -2])
     assert arrays.bytes_to_ints(b"").tolist() == []
-    with pytest.raises(OverflowError):
-        arrays.ints_to_bytes([2**31])
+    for too_large in ([2**31], [1, -(2**31) - 1], np.asarray([2**31])):
+        with pytest.raises(OverflowError):
+            arrays.ints_to_bytes(too_large)
     with pytest.raises(errors.InvalidField, match="tokens: got '5 bytes'"):
         arrays.bytes_to_ints(b"12345", "tokens")
 
