@@ -14,10 +14,11 @@ _INT32 = np.iinfo(np.int32)
 
 def ints_to_bytes(values: Sequence[int] | NDArray[np.integer]) -> bytes:
     """Little-endian int32. Raises OverflowError for a value that does not fit."""
-    given = np.asarray(values)
-    if given.dtype != np.int32 and given.size and not (_INT32.min <= given.min() and given.max() <= _INT32.max):
-        raise OverflowError(f"values from {given.min()} to {given.max()} do not fit into int32")
-    return given.astype("<i4", copy=False).tobytes()
+    if isinstance(values, np.ndarray) and values.dtype != np.int32 and values.size:  # numpy wraps arrays in silence
+        low, high = int(values.min()), int(values.max())
+        if low < _INT32.min or high > _INT32.max:
+            raise OverflowError(f"values from {low} to {high} do not fit into int32")
+    return np.asarray(values, dtype="<i4").tobytes()
 
 
 def bytes_to_ints(data: bytes, field: str = "array") -> NDArray[np.int32]:
