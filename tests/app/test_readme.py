@@ -19,6 +19,7 @@ RUN_BY = {
     "paceline generate": "tests/app/test_serve.py",
     "paceline chat": "tests/app/test_serve.py",
     "paceline status": "tests/app/test_serve.py",
+    "paceline study": "tests/study/test_command.py",
 }
 
 
