@@ -7,75 +7,22 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 
-import numpy as np
-from numpy.typing import NDArray
+from paceline.drafter.messages import Advance, Close, Fault, Open, Reply, Update
+from paceline.drafter.proposer import ContextTooLong, NoSlot, Proposer, UnknownTokens, Want
 
-from paceline.drafter.proposer import ContextTooLong, DraftOptions, NoSlot, Proposer, Want
-from paceline.speculation.tree import DraftTree
+__all__ = ["Advance", "Close", "DrafterEngine", "Fault", "Open", "Reply", "Sink", "Update"]
 
 logger = logging.getLogger(__name__)
 
-
-class Fault(Enum):
-    """Why a session cannot be drafted."""
-
-    PROTOCOL = "protocol"
-    CONTEXT_LIMIT = "context_limit"
-    OVERLOADED = "overloaded"
-    INTERNAL = "internal"
-    TOKENIZER_MISMATCH = "tokenizer_mismatch"
-
-
-@dataclass(frozen=True, slots=True)
-class Open:
-    """Starts or restarts a session."""
-
-    session: int
-    epoch: int
-    context: NDArray[np.int32]
-    prompt_length: int
-    tokenizer_fingerprint: str
-    options: DraftOptions
-    budget: int
-
-
-@dataclass(frozen=True, slots=True)
-class Advance:
-    """Appends tokens; asks for a tree if `budget` is above 0."""
-
-    session: int
-    epoch: int
-    base_length: int
-    tokens: Sequence[int]
-    budget: int
-
-
-@dataclass(frozen=True, slots=True)
-class Close:
-    """Ends a session."""
-
-    session: int
-    epoch: int
-
-
-Update = Open | Advance | Close
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """An answer for one session: a tree for a context of `base_length`, or a fault."""
-
-    session: int
-    epoch: int
-    base_length: int = 0
-    tree: DraftTree | None = None
-    fault: Fault | None = None
-    message: str = ""
-
-
 Sink = Callable[[list[Reply]], None]  # called from the compute thread
+
+_FAILED = "the proposer failed; the drafter's log has the details"
+_FAULTS: dict[type[Exception], Fault] = {
+    ContextTooLong: Fault.CONTEXT_LIMIT,
+    NoSlot: Fault.OVERLOADED,
+    UnknownTokens: Fault.TOKENIZER_MISMATCH,
+}
 
 
 @dataclass(slots=True)
@@ -83,7 +30,12 @@ class _Session:
     key: int  # the proposer's name for it, never used again
     epoch: int
     length: int
+    vocab_size: int  # ids from here on break the protocol
     budget: int = 0  # nodes of the tree that is wanted; 0 if none is
+    unread: bool = True  # the proposer has not been asked since the context grew
+
+
+_Named = tuple[tuple[int, int], _Session]  # ((stream, session), state)
 
 
 class DrafterEngine:
@@ -101,7 +53,7 @@ class DrafterEngine:
         self._stopping = False
         self._busy_since: float | None = None
         self._sinks: dict[int, Sink] = {}  # where replies of each stream go; compute thread only
-        self._unfinished = False  # whether a tree is still wanted; compute thread only
+        self._unfinished = False  # whether there is work without another update; compute thread only
         self._thread = threading.Thread(target=self._run, name="paceline-drafter", daemon=True)
 
     @property
@@ -153,7 +105,10 @@ class DrafterEngine:
             self._process(batch)
 
     def _process(self, batch: Sequence[tuple[int, Sequence[Update] | None, Sink | None]]) -> None:
-        """Applies a batch in order, then drafts once for every session that wants a tree: the newest advance wins."""
+        """Applies a batch in order, then drafts once for every session that wants a tree: the newest advance wins.
+
+        While none wants one, the proposer reads, a part at a time, what sessions have been told.
+        """
         replies: dict[int, list[Reply]] = {}
         for stream, updates, sink in batch:
             if updates is None or sink is None:
@@ -164,38 +119,35 @@ class DrafterEngine:
                 fault = self._apply(stream, update)
                 if fault is not None:
                     replies.setdefault(stream, []).append(fault)
-        wanting = [(name, held) for name, held in self._sessions.items() if held.budget]
-        for stream, reply in self._draft(wanting):
+        moved = [(name, held) for name, held in self._sessions.items() if held.budget or held.unread]
+        for stream, reply in self._draft([each for each in moved if each[1].budget] or moved):
             replies.setdefault(stream, []).append(reply)
-        self._unfinished = any(held.budget for held in self._sessions.values())
+        self._unfinished = any(held.budget or held.unread for _, held in moved)
         for stream, found in replies.items():
-            if stream in self._sinks:
-                self._sinks[stream](found)
+            self._deliver(stream, found)
 
     def _apply(self, stream: int, update: Update) -> Reply | None:
         held = self._sessions.get((stream, update.session))
         if held is not None and update.epoch < held.epoch:
-            return None  # an older incarnation
+            return None  # of an older incarnation
         try:
             if isinstance(update, Open):
                 return self._open(stream, update)
-            if held is None or update.epoch != held.epoch:
-                if isinstance(update, Close):
-                    return None
-                return Reply(update.session, update.epoch, fault=Fault.PROTOCOL, message="the session is not open")
+            if held is not None and update.epoch > held.epoch:
+                self._close(stream, update.session)  # its successor was refused, but it has ended all the same
+                held = None
             if isinstance(update, Close):
                 self._close(stream, update.session)
                 return None
+            if held is None:
+                return Reply(update.session, update.epoch, fault=Fault.PROTOCOL, message="the session is not open")
             return self._advance(stream, held, update)
-        except ContextTooLong as error:
-            return self._failed(stream, update, Fault.CONTEXT_LIMIT, str(error))
-        except NoSlot as error:
-            return self._failed(stream, update, Fault.OVERLOADED, str(error))
-        except Exception:
+        except Exception as error:
+            for kind, fault in _FAULTS.items():
+                if isinstance(error, kind):
+                    return self._failed(stream, update, fault, str(error))
             logger.exception("the proposer failed on session %d", update.session)
-            return self._failed(
-                stream, update, Fault.INTERNAL, "the proposer failed; the drafter's log has the details"
-            )
+            return self._failed(stream, update, Fault.INTERNAL, _FAILED)
 
     def _open(self, stream: int, update: Open) -> Reply | None:
         self._close(stream, update.session)
@@ -203,12 +155,12 @@ class DrafterEngine:
             raise NoSlot(f"{len(self._sessions)} sessions are open, allowed: {self._max_sessions}")
         own = self._proposer.tokenizer_fingerprint
         if own and own != update.tokenizer_fingerprint:
-            message = f"tokenizer {own[:12]} here, {update.tokenizer_fingerprint[:12]} at the target"
-            return Reply(update.session, update.epoch, fault=Fault.TOKENIZER_MISMATCH, message=message)
+            raise TokenizerMismatch(f"tokenizer {own[:12]} here, {update.tokenizer_fingerprint[:12]} at the target")
         key, self._next_key = self._next_key, self._next_key + 1
         self._proposer.open(key, update.context, update.prompt_length, update.options)
-        budget = min(update.budget, self._max_budget)
-        self._sessions[stream, update.session] = _Session(key, update.epoch, len(update.context), budget)
+        self._sessions[stream, update.session] = _Session(
+            key, update.epoch, len(update.context), update.options.vocab_size, min(update.budget, self._max_budget)
+        )
         return None
 
     def _advance(self, stream: int, held: _Session, update: Advance) -> Reply | None:
@@ -216,30 +168,46 @@ class DrafterEngine:
             message = f"base length {update.base_length}, the session has {held.length} tokens"
             return self._failed(stream, update, Fault.PROTOCOL, message)
         if len(update.tokens):
+            if not 0 <= min(update.tokens) <= max(update.tokens) < held.vocab_size:
+                message = f"tokens {list(update.tokens)[:16]}, allowed: 0 to {held.vocab_size - 1}"
+                return self._failed(stream, update, Fault.PROTOCOL, message)
             self._proposer.advance(held.key, update.tokens)
             held.length += len(update.tokens)
+            held.unread = True
         held.budget = min(update.budget, self._max_budget)
         return None
 
-    def _draft(self, wanting: Sequence[tuple[tuple[int, int], _Session]]) -> list[tuple[int, Reply]]:
-        if not wanting:
+    def _draft(self, asking: Sequence[_Named]) -> list[tuple[int, Reply]]:
+        """Trees of sessions that want one; those with a budget of 0 are only read, and answered if that fails."""
+        if not asking:
             return []
         try:
-            trees = self._proposer.propose([Want(held.key, held.budget) for _, held in wanting])
+            trees = self._proposer.propose([Want(held.key, held.budget) for _, held in asking])
         except Exception:
-            logger.exception("the proposer failed on %d sessions", len(wanting))
-            if len(wanting) > 1:  # find the one that fails, so that the others are served
-                return [pair for each in wanting for pair in self._draft([each])]
-            (stream, session), held = wanting[0]
+            logger.exception("the proposer failed on %d sessions", len(asking))
+            if len(asking) > 1:  # find the one that fails, so that the others are served
+                return [pair for each in asking for pair in self._draft([each])]
+            (stream, session), held = asking[0]
             self._close(stream, session)
-            return [(stream, Reply(session, held.epoch, fault=Fault.INTERNAL, message="the proposer failed"))]
+            held.budget, held.unread = 0, False
+            return [(stream, Reply(session, held.epoch, fault=Fault.INTERNAL, message=_FAILED))]
         replies = []
-        for ((stream, session), held), tree in zip(wanting, trees, strict=True):
+        for ((stream, session), held), tree in zip(asking, trees, strict=True):
             if tree is None:
-                continue  # still wanted; the next batch goes on
-            held.budget = 0
-            replies.append((stream, Reply(session, held.epoch, held.length, tree)))
+                continue  # a part is done; the next batch goes on
+            if held.budget:
+                replies.append((stream, Reply(session, held.epoch, held.length, tree)))
+            held.budget, held.unread = 0, False
         return replies
+
+    def _deliver(self, stream: int, replies: list[Reply]) -> None:
+        sink = self._sinks.get(stream)
+        if sink is None:
+            return  # it has ended
+        try:
+            sink(replies)
+        except Exception:
+            logger.exception("replies of stream %d cannot be delivered", stream)
 
     def _failed(self, stream: int, update: Update, kind: Fault, message: str) -> Reply:
         self._close(stream, update.session)
@@ -247,8 +215,12 @@ class DrafterEngine:
 
     def _close(self, stream: int, session: int) -> None:
         held = self._sessions.pop((stream, session), None)
-        if held is not None:
+        if held is None:
+            return
+        try:
             self._proposer.close(held.key)
+        except Exception:
+            logger.exception("the proposer failed to close session %d", session)
 
     def _end(self, stream: int) -> None:
         self._sinks.pop(stream, None)

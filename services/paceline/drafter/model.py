@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from paceline.drafter.proposer import ContextTooLong, DraftOptions, NoSlot, Want, children
+from paceline.drafter.proposer import ContextTooLong, DraftOptions, NoSlot, UnknownTokens, Want, children
+from paceline.errors import TokenizerMismatch
 from paceline.runtime.kv import OutOfPages
 from paceline.runtime.plan import PassPlan, Segment
 from paceline.runtime.runner import ModelRunner, PassRows
@@ -76,8 +77,9 @@ class ModelProposer:
         return self._runner.kv.length(self._sessions[session].sequence)
 
     def open(self, session: int, context: NDArray[np.int32], prompt_length: int, options: DraftOptions) -> None:
-        """Starts a session; its context is run when a tree is first wanted."""
+        """Starts a session; its context is run when a tree is first wanted. Raises TokenizerMismatch too."""
         self._check_length(len(context))
+        self._check_tokens(int(context.max()))
         try:
             sequence = self._runner.kv.open(reserve_tokens=len(context))
         except OutOfPages as error:
@@ -88,6 +90,8 @@ class ModelProposer:
         """Appends emitted tokens and keeps the KV of those that a drafted path holds."""
         held = self._sessions[session]
         self._check_length(len(held.tokens) + len(tokens))
+        self._check_ids(tokens)
+        self._check_tokens(max(tokens))
         here = held.below.get(tuple(tokens))
         path: list[int] = []
         if self._runner.kv.length(held.sequence) == len(held.tokens):
@@ -107,8 +111,12 @@ class ModelProposer:
     def propose(self, wants: Sequence[Want]) -> list[DraftTree | None]:
         """Trees of sessions whose context has been run; None for one that needs another call, after one more chunk."""
         starved = self._catch_up(wants)
-        growing = [_Growing(want, held) for want in wants if () in (held := self._sessions[want.session]).below]
+        ready = [(want, held) for want in wants if () in (held := self._sessions[want.session]).below]
+        read = [want.session for want, _ in ready if want.budget == 0]
+        growing = [_Growing(want, held) for want, held in ready if want.budget]
         for level in range(self._max_depth):
+            if not growing:
+                break
             for each in growing:
                 each.tree = best_first(
                     lambda path, each=each: each.held.below.get(path, NO_CANDIDATES),  # type: ignore[misc]
@@ -118,12 +126,23 @@ class ModelProposer:
                 )
             if level + 1 == self._max_depth or not self._grow(growing):
                 break
-        trees = dict.fromkeys(starved, DraftTree.empty()) | {each.want.session: each.tree for each in growing}
+        trees = dict.fromkeys((*starved, *read), DraftTree.empty()) | {each.want.session: each.tree for each in growing}
         return [trees.get(want.session) for want in wants]
 
     def _check_length(self, length: int) -> None:
         if length > self.context_length:
             raise ContextTooLong(f"the context has {length} tokens, the drafter's limit is {self.context_length}")
+
+    def _check_tokens(self, highest: int) -> None:
+        """An id without an embedding would fail a whole pass, and with it sessions of others."""
+        count = self._runner.info.vocab_padded
+        if highest >= count:
+            raise UnknownTokens(f"the context holds token {highest}, the drafter's model has {count}")
+
+    def _check_ids(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
+        limit = self._runner.info.vocab_padded  # beyond it an embedding is read out of bounds, which a GPU dies of
+        if len(tokens) and int(np.max(tokens)) >= limit:
+            raise TokenizerMismatch(f"token {int(np.max(tokens))}, the drafter's model takes ids below {limit}")
 
     def _catch_up(self, wants: Sequence[Want]) -> list[int]:
         """One pass over context tokens that are not in the KV: short remainders first, so that long prompts wait.
@@ -182,7 +201,12 @@ class ModelProposer:
             running.append((each, paths))
         if not segments:
             return False
-        rows = self._runner.execute(PassPlan(tuple(segments)))
+        try:
+            rows = self._runner.execute(PassPlan(tuple(segments)))
+        except Exception:
+            for each, _ in running:  # a failed pass empties their scratch
+                each.held.scratch, each.held.below = {}, {(): each.held.below[()]}
+            raise
         for number, (each, paths) in enumerate(running):
             for path in paths:
                 node = len(each.held.scratch)

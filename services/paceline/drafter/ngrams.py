@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 ORDERS = (1, 2, 3, 4, 6, 8)  # lengths of context, in tokens
@@ -12,10 +13,15 @@ _MASK = (1 << 64) - 1
 Followers = dict[int, float]
 
 
-def context_keys(tail: Sequence[int]) -> list[int]:
-    """A 64-bit key for each order that fits into `tail`, shortest first; the tail's last token counts most."""
+def tenant_start(tenant: str) -> int:
+    """What the keys of a tenant grow from, so that no two tenants share one."""
+    return int.from_bytes(hashlib.blake2b(tenant.encode(), digest_size=8).digest(), "little") if tenant else 0
+
+
+def context_keys(tail: Sequence[int], start: int = 0) -> list[int]:
+    """A 64-bit key for each order that fits into `tail`, shortest first, grown from a tenant's `start`."""
     keys = []
-    key = 0
+    key = start
     for length, token in enumerate(reversed(tail), start=1):
         key = ((key ^ (token + 1)) * _MULTIPLIER + length) & _MASK
         if length in _ORDER_SET:
@@ -60,7 +66,7 @@ class NGramStore:
 
     def __init__(self, capacity_tokens: int) -> None:
         """Holds the latest `capacity_tokens` / 2 to `capacity_tokens` tokens; 0 holds nothing."""
-        self._capacity = capacity_tokens
+        self.capacity = capacity_tokens
         self._young, self._old = NGrams(), NGrams()
 
     @property
@@ -68,15 +74,16 @@ class NGramStore:
         """Tokens held."""
         return self._young.tokens + self._old.tokens
 
-    def learn(self, context: Sequence[int], tokens: Sequence[int]) -> None:
-        """Learns `tokens`, which followed `context`."""
-        if self._capacity == 0:
+    def learn(self, context: Sequence[int], tokens: Sequence[int], start: int = 0) -> None:
+        """Learns `tokens`, which followed `context`, under keys grown from a tenant's `start`."""
+        if self.capacity == 0:
             return
         text = [*context[-LONGEST:], *tokens]
         for index in range(len(text) - len(tokens), len(text)):
-            if self._young.tokens >= max(1, self._capacity // 2):
+            if self._young.tokens >= max(1, self.capacity // 2):
                 self._young, self._old = NGrams(), self._young
-            self._young.learn(context_keys(text[max(0, index - LONGEST) : index]), text[index])
+            keys = context_keys(text[max(0, index - LONGEST) : index], start)
+            self._young.learn(keys, text[index])
 
     def generations(self) -> tuple[NGrams, NGrams]:
         """Both generations, for looking up."""

@@ -22,6 +22,10 @@ class NoSlot(Exception):
     """The proposer has no room for another session now; the text names the limit."""
 
 
+class UnknownTokens(Exception):
+    """A session's context holds tokens the proposer's model does not have; the text names one."""
+
+
 @dataclass(frozen=True, slots=True)
 class DraftOptions:
     """How trees of a session are drafted; fixed when it opens."""
@@ -32,6 +36,7 @@ class DraftOptions:
     eos_token_ids: frozenset[int]  # a tree does not grow below one
     vocab_size: int  # ids from here on are never proposed
     learn: bool  # whether other sessions may profit from this one's text
+    tenant: str = ""  # sessions of different tenants never profit from each other's text
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +44,7 @@ class Want:
     """A tree that is wanted."""
 
     session: int
-    budget: int  # nodes, at least 1
+    budget: int  # most nodes; 0 only has the context read, and the tree is empty
 
 
 class Proposer(Protocol):
@@ -62,11 +67,11 @@ class Proposer(Protocol):
         ...
 
     def open(self, session: int, context: NDArray[np.int32], prompt_length: int, options: DraftOptions) -> None:
-        """Starts a session. Raises ContextTooLong or NoSlot."""
+        """Starts a session. Raises ContextTooLong, NoSlot or UnknownTokens."""
         ...
 
     def advance(self, session: int, tokens: Sequence[int]) -> None:
-        """Appends emitted tokens. Raises ContextTooLong."""
+        """Appends emitted tokens, at least one. Raises ContextTooLong or UnknownTokens."""
         ...
 
     def close(self, session: int) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.drafter.ngrams import LONGEST, ORDERS, NGrams, NGramStore, context_keys
+from paceline.drafter.ngrams import LONGEST, ORDERS, NGrams, NGramStore, context_keys, tenant_start
 from paceline.drafter.proposer import DraftOptions, Want, children
 from paceline.speculation.propose import NO_CANDIDATES, Candidates
 from paceline.speculation.select import best_first
@@ -17,6 +18,9 @@ from paceline.speculation.tree import DraftTree
 
 OWN_WEIGHT = 2.0  # a sighting in the session's own text against one in the store
 MIN_PROB = 1e-3  # candidates below it are not looked at
+# Tokens indexed in one call, about 10 us each: a long prompt, or a long reply to be learned, holds nobody up.
+INDEX_TOKENS = 1024
+LEARN_TOKENS = 256
 # What each follower of a context weighs against a sighting when a share is passed on to shorter contexts, by the
 # context's length in tokens: chance meetings of short contexts say little.
 ESCAPE = {1: 8.0, 2: 4.0, 3: 3.0, 4: 2.0, 6: 1.5, 8: 1.0}
@@ -27,8 +31,18 @@ class _Session:
     options: DraftOptions
     tokens: list[int]  # prompt and output
     prompt_length: int
+    start: int  # of the keys of its tenant
     own: NGrams = field(default_factory=NGrams)
-    learned: int = 0  # tokens of `tokens` that `own` has learned
+    indexed: int = 0  # tokens of `tokens` that `own` has learned
+
+
+@dataclass(slots=True)
+class _Lesson:
+    """A reply that has ended, on its way into the store."""
+
+    start: int
+    tokens: list[int]  # prompt and reply
+    learned: int  # tokens the store has learned, or need not learn
 
 
 class SuffixProposer:
@@ -55,10 +69,11 @@ class SuffixProposer:
         self._max_depth = max_depth
         self._min_log_score = math.log(min_path_prob) if min_path_prob > 0 else -math.inf
         self._sessions: dict[int, _Session] = {}
+        self._lessons: deque[_Lesson] = deque()
 
     def open(self, session: int, context: NDArray[np.int32], prompt_length: int, options: DraftOptions) -> None:
-        """Starts a session; its text is indexed when a tree is first wanted."""
-        self._sessions[session] = _Session(options, context.tolist(), prompt_length)
+        """Starts a session; its text is indexed in later calls of `propose`."""
+        self._sessions[session] = _Session(options, context.tolist(), prompt_length, tenant_start(options.tenant))
 
     def advance(self, session: int, tokens: Sequence[int]) -> None:
         """Appends emitted tokens."""
@@ -67,17 +82,49 @@ class SuffixProposer:
     def close(self, session: int) -> None:
         """Ends a session; the store learns its reply, if it may."""
         held = self._sessions.pop(session)
-        if held.options.learn:
-            self.store.learn(held.tokens[: held.prompt_length], held.tokens[held.prompt_length :])
+        if held.options.learn and self.store.capacity:
+            self._lessons.append(_Lesson(held.start, held.tokens, held.prompt_length))
+        self._learn()
 
-    def propose(self, wants: Sequence[Want]) -> list[DraftTree]:
-        """One tree for each want."""
-        return [self._tree(self._sessions[want.session], want.budget) for want in wants]
+    def propose(self, wants: Sequence[Want]) -> list[DraftTree | None]:
+        """One tree for each want; None for one whose text is not indexed to its end yet."""
+        room = INDEX_TOKENS
+        by_missing = sorted(wants, key=lambda want: self._missing(want.session))
+        for want in by_missing:  # short remainders first, so that long prompts wait
+            room -= self._index(self._sessions[want.session], room)
+        if self._lessons:
+            self._learn()
+        return [None if self._missing(want.session) else self._tree(want) for want in wants]
 
-    def _tree(self, held: _Session, budget: int) -> DraftTree:
-        for index in range(held.learned, len(held.tokens)):
-            held.own.learn(context_keys(held.tokens[max(0, index - LONGEST) : index]), held.tokens[index])
-        held.learned = len(held.tokens)
+    def _missing(self, session: int) -> int:
+        held = self._sessions[session]
+        return len(held.tokens) - held.indexed
+
+    def _index(self, held: _Session, room: int) -> int:
+        """Has the session's own text learned up to `room` tokens further; returns how many those were."""
+        first, held.indexed = held.indexed, min(held.indexed + room, len(held.tokens))
+        for index in range(first, held.indexed):
+            keys = context_keys(held.tokens[max(0, index - LONGEST) : index], held.start)
+            held.own.learn(keys, held.tokens[index])
+        return held.indexed - first
+
+    def _learn(self) -> None:
+        """Has the store learn the next part of replies that have ended."""
+        room = LEARN_TOKENS
+        while self._lessons and room:
+            lesson = self._lessons[0]
+            end = min(lesson.learned + room, len(lesson.tokens))
+            context = lesson.tokens[max(0, lesson.learned - LONGEST) : lesson.learned]
+            self.store.learn(context, lesson.tokens[lesson.learned : end], lesson.start)
+            room -= end - lesson.learned
+            lesson.learned = end
+            if end == len(lesson.tokens):
+                self._lessons.popleft()
+
+    def _tree(self, want: Want) -> DraftTree:
+        held, budget = self._sessions[want.session], want.budget
+        if not budget:
+            return DraftTree.empty()
         tail = held.tokens[-LONGEST:]
         length = len(held.tokens)
         young, old = self.store.generations()
@@ -86,21 +133,22 @@ class SuffixProposer:
         def expand(path: tuple[int, ...]) -> Candidates:
             if path and path[-1] in held.options.eos_token_ids:
                 return NO_CANDIDATES
-            return self._candidates(held.options, [*tail, *path][-LONGEST:], sources, length + len(path), budget)
+            keys = context_keys([*tail, *path][-LONGEST:], held.start)
+            return self._candidates(held.options, keys, sources, length + len(path), budget)
 
         return best_first(expand, budget, self._max_depth, self._min_log_score)
 
     def _candidates(
         self,
         options: DraftOptions,
-        tail: Sequence[int],
+        keys: Sequence[int],
         sources: Sequence[tuple[NGrams, float]],
         position: int,
         width: int,
     ) -> Candidates:
         blended: dict[int, float] = {}
         left = 1.0  # probability that longer contexts have not given away
-        for key, order in reversed(list(zip(context_keys(tail), ORDERS, strict=False))):
+        for key, order in reversed(list(zip(keys, ORDERS, strict=False))):
             weights: dict[int, float] = {}
             for source, weight in sources:
                 for token, count in (source.followers(key) or {}).items():
