@@ -155,7 +155,8 @@ class DrafterEngine:
             raise NoSlot(f"{len(self._sessions)} sessions are open, allowed: {self._max_sessions}")
         own = self._proposer.tokenizer_fingerprint
         if own and own != update.tokenizer_fingerprint:
-            raise TokenizerMismatch(f"tokenizer {own[:12]} here, {update.tokenizer_fingerprint[:12]} at the target")
+            message = f"tokenizer {own[:12]} here, {update.tokenizer_fingerprint[:12]} at the target"
+            return Reply(update.session, update.epoch, fault=Fault.TOKENIZER_MISMATCH, message=message)
         key, self._next_key = self._next_key, self._next_key + 1
         self._proposer.open(key, update.context, update.prompt_length, update.options)
         self._sessions[stream, update.session] = _Session(

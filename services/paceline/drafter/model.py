@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 
 from paceline.drafter.proposer import ContextTooLong, DraftOptions, NoSlot, UnknownTokens, Want, children
-from paceline.errors import TokenizerMismatch
 from paceline.runtime.kv import OutOfPages
 from paceline.runtime.plan import PassPlan, Segment
 from paceline.runtime.runner import ModelRunner, PassRows
@@ -77,7 +76,7 @@ class ModelProposer:
         return self._runner.kv.length(self._sessions[session].sequence)
 
     def open(self, session: int, context: NDArray[np.int32], prompt_length: int, options: DraftOptions) -> None:
-        """Starts a session; its context is run when a tree is first wanted. Raises TokenizerMismatch too."""
+        """Starts a session; its context is run when a tree is first wanted."""
         self._check_length(len(context))
         self._check_tokens(int(context.max()))
         try:
@@ -90,7 +89,6 @@ class ModelProposer:
         """Appends emitted tokens and keeps the KV of those that a drafted path holds."""
         held = self._sessions[session]
         self._check_length(len(held.tokens) + len(tokens))
-        self._check_ids(tokens)
         self._check_tokens(max(tokens))
         here = held.below.get(tuple(tokens))
         path: list[int] = []
@@ -138,11 +136,6 @@ class ModelProposer:
         count = self._runner.info.vocab_padded
         if highest >= count:
             raise UnknownTokens(f"the context holds token {highest}, the drafter's model has {count}")
-
-    def _check_ids(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
-        limit = self._runner.info.vocab_padded  # beyond it an embedding is read out of bounds, which a GPU dies of
-        if len(tokens) and int(np.max(tokens)) >= limit:
-            raise TokenizerMismatch(f"token {int(np.max(tokens))}, the drafter's model takes ids below {limit}")
 
     def _catch_up(self, wants: Sequence[Want]) -> list[int]:
         """One pass over context tokens that are not in the KV: short remainders first, so that long prompts wait.
