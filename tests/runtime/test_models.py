@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from paceline.errors import InvalidField, ModelDamaged, ModelNotFound, ModelUnsupported
+from paceline.runtime import attention
 from paceline.runtime.models import ModelSpec
+from paceline.runtime.plan import Segment
 from paceline.runtime.transformers_runner import TransformersRunner, load_runner
 from support.tiny import tiny_model
 
@@ -129,9 +133,111 @@ def test_the_whole_set_of_end_tokens(tmp_path: Path) -> None:
     assert load(folder).info.eos_token_ids == {5, 7, 9}
 
 
-@pytest.mark.parametrize(("field", "value"), [("dtype", "float8"), ("device", "tpu9"), ("device", "cuda")])
+@pytest.mark.parametrize(
+    ("field", "value"), [("dtype", "float8"), ("dtype", "float16"), ("device", "tpu9"), ("device", "cuda")]
+)
 def test_wrong_settings_are_named(tmp_path: Path, field: str, value: str) -> None:
     if value == "cuda" and torch.cuda.is_available():
         return
     with pytest.raises(InvalidField, match=field):
         load(tiny_model(tmp_path), **{field: value})
+
+
+def test_positions_that_change_with_the_length_of_a_pass_limit_the_context(tmp_path: Path) -> None:
+    """longrope turns every position of a pass by other factors once one session in it is long (Phi-3)."""
+    from transformers import Phi3Config, Phi3ForCausalLM
+
+    factors = {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
+    config = Phi3Config(
+        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=256, original_max_position_embeddings=48, bos_token_id=None,
+        eos_token_id=None, pad_token_id=None, rope_parameters={"rope_type": "longrope", "rope_theta": 1e4, **factors},
+    )  # fmt: skip
+    Phi3ForCausalLM(config).save_pretrained(tmp_path)
+    info = load(tmp_path).info
+    assert info.context_length == 48
+    assert "longrope" in info.context_reason
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+def test_a_damaged_configuration_is_named(tmp_path: Path, name: str) -> None:
+    folder = tiny_model(tmp_path)
+    (folder / name).write_text('{"vocab_size": 64, ')
+    with pytest.raises(ModelDamaged, match=rf"{name} cannot be read.*again"):
+        load(folder)
+
+
+def test_a_tensor_of_another_shape_is_named(tmp_path: Path) -> None:
+    folder = tiny_model(tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.norm.weight"] = torch.ones(33)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelDamaged, match=r"norm\.weight|[Ss]ize|mismatch"):
+        load(folder)
+
+
+def test_a_tensor_without_a_place_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tiny_model(tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.layers.0.self_attn.q_norm.weight"] = torch.ones(8)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    load(folder)
+    assert "q_norm" in caplog.text
+
+
+def test_weights_that_overflow_are_refused(tmp_path: Path) -> None:
+    folder = tiny_model(tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.layers.1.mlp.up_proj.weight"] *= 1e38
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelUnsupported, match="nan"):
+        load(folder)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma3"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_wrong_mask_is_seen_at_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, dtype: str) -> None:
+    """The check at load can fail: here one node sees its sibling as if it were an ancestor."""
+    right = attention._mask
+
+    def wrong(segment: Segment, *others: object) -> torch.Tensor | None:
+        parents = np.where(segment.parents == 0, segment.parents + np.arange(len(segment.parents)) - 1, segment.parents)
+        return right(replace(segment, parents=parents.astype(np.int32)), *others)  # type: ignore[arg-type]
+
+    folder = tiny_model(tmp_path, kind)
+    load(folder, dtype=dtype)
+    monkeypatch.setattr(attention, "_mask", wrong)
+    with pytest.raises(ModelUnsupported, match="differs from the model's own forward"):
+        load(folder, dtype=dtype)
+
+
+def test_attention_of_another_shape_is_refused(tmp_path: Path) -> None:
+    """Keys and values of different width (multi-head latent attention)."""
+    from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
+
+    config = DeepseekV3Config(
+        vocab_size=64, hidden_size=32, intermediate_size=64, moe_intermediate_size=16, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=2, n_routed_experts=4, n_group=1, topk_group=1,
+        num_experts_per_tok=2, first_k_dense_replace=2, kv_lora_rank=8, q_lora_rank=8, qk_rope_head_dim=4,
+        qk_nope_head_dim=4, v_head_dim=16, max_position_embeddings=64, bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    DeepseekV3ForCausalLM(config).save_pretrained(tmp_path)
+    with pytest.raises(ModelUnsupported, match="cannot run this model"):
+        load(tmp_path)
+
+
+def test_a_model_that_looks_both_ways_is_refused(tmp_path: Path) -> None:
+    from transformers import BertConfig, BertLMHeadModel
+
+    config = BertConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        max_position_embeddings=64,
+    )  # fmt: skip
+    BertLMHeadModel(config).save_pretrained(tmp_path)
+    with pytest.raises(ModelUnsupported, match=f"{tmp_path.name}.*looks ahead"):
+        load(tmp_path)
+
+
+def test_too_little_kv_memory_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidField, match="kv_tokens"):
+        load_runner(ModelSpec(str(tiny_model(tmp_path))), 31)

@@ -20,6 +20,8 @@ from paceline.runtime.kv import KVCache, TensorStorage
 from paceline.runtime.plan import PassPlan, Segment
 
 NAME = "paceline_packed"
+# Keywords by which models of transformers change what attention computes: capped scores, sinks, biases, sparse keys.
+CHANGING = ("softcap", "s_aux", "sinks", "position_bias", "indices", "block_indices", "head_mask")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +44,10 @@ class PassLayout:
     write_slots: torch.Tensor  # [T without padding] int64
     segments: tuple[SegmentLayout, ...]
     tokens: int  # T without padding
+    context_length: int  # most tokens of a sequence
 
 
-def lay_out(plan: PassPlan, kv: KVCache, storage: TensorStorage, groups: int) -> PassLayout:
+def lay_out(plan: PassPlan, kv: KVCache, storage: TensorStorage, groups: int, context_length: int) -> PassLayout:
     """Begins every segment's scratch and works out slots and masks. Raises OutOfPages."""
     device, dtype = storage.keys[0].device, storage.keys[0].dtype
     written = [kv.begin(segment.sequence, len(segment), segment.base) for segment in plan.segments]
@@ -55,16 +58,24 @@ def lay_out(plan: PassPlan, kv: KVCache, storage: TensorStorage, groups: int) ->
         slots = torch.from_numpy(run.slots).to(device)
         layouts.append(SegmentLayout(first, first + len(segment), run.start, slots, run.count, mask))
         first += len(segment)
-    return PassLayout(storage, torch.from_numpy(np.concatenate(written)).to(device), tuple(layouts), first)
+    return PassLayout(
+        storage, torch.from_numpy(np.concatenate(written)).to(device), tuple(layouts), first, context_length
+    )
 
 
 def depths(segment: Segment) -> np.ndarray:
     """[n] int64: steps from the last committed token to each new node, 0 for its children."""
+    if _is_chain(segment.parents):
+        return np.arange(segment.base, len(segment.parents), dtype=np.int64)
     found = np.zeros(len(segment.parents), dtype=np.int64)
     for node, parent in enumerate(segment.parents.tolist()):
         if parent >= 0:
             found[node] = found[parent] + 1
     return found[segment.base :]
+
+
+def _is_chain(parents: np.ndarray) -> bool:
+    return np.array_equal(parents, np.arange(-1, len(parents) - 1))
 
 
 def _mask(segment: Segment, visible: int, groups: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor | None:
@@ -73,7 +84,7 @@ def _mask(segment: Segment, visible: int, groups: int, dtype: torch.dtype, devic
     if nodes == 1:
         return None
     parents = segment.parents
-    if np.array_equal(parents, np.arange(-1, nodes - 1)):
+    if _is_chain(parents):
         sees = np.tri(nodes, dtype=bool)
     else:
         sees = np.eye(nodes, dtype=bool)
@@ -105,7 +116,7 @@ def attend(
         query: [1, heads, T, head dim].
         key: [1, kv heads, T, head dim].
         value: [1, kv heads, T, head dim].
-        attention_mask: always None; masks are part of the layout.
+        attention_mask: None; masks are part of the layout.
         scaling: factor of the scores; None is 1 / sqrt(head dim).
         paceline_layout: the pass.
         features: what else a model hands its attention.
@@ -115,9 +126,7 @@ def attend(
 
     Raises ModelUnsupported for features that would change the result, such as soft-capped scores.
     """
-    for feature in ("softcap", "s_aux", "sinks", "position_bias"):
-        if features.get(feature) is not None:
-            raise ModelUnsupported(f"its attention uses {feature}, which the packed pass does not compute")
+    _refuse(module, attention_mask, paceline_layout.context_length, features)
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     keys, values = paceline_layout.storage.keys[layer], paceline_layout.storage.values[layer]
     tokens = paceline_layout.tokens
@@ -141,6 +150,24 @@ def attend(
         )
         output[0, segment.first : segment.last] = mixed.view(heads, count, head_dim).transpose(0, 1)
     return output, None
+
+
+def _refuse(
+    module: torch.nn.Module, attention_mask: torch.Tensor | None, context_length: int, features: dict[str, Any]
+) -> None:
+    for feature in CHANGING:
+        if features.get(feature) is not None:
+            raise ModelUnsupported(f"its attention uses {feature}, which the packed pass does not compute")
+    if attention_mask is not None:
+        raise ModelUnsupported("its layers make attention masks of their own, which the packed pass would ignore")
+    if features.get("is_causal", getattr(module, "is_causal", True)) is False:
+        raise ModelUnsupported("its attention looks ahead (is_causal is False)")
+    window = features.get("sliding_window")
+    if window is not None and window < context_length:
+        raise ModelUnsupported(
+            f"a layer attends over {window} tokens only, less than the context limit of {context_length} that follows "
+            "from its configuration"
+        )
 
 
 AttentionInterface.register(NAME, attend)

@@ -147,8 +147,9 @@ class KVCache:
         held.scratch = 0
 
     def drop_scratch(self, sequence: int) -> None:
-        """Forgets the last pass, for example after it failed."""
-        self._sequences[sequence].scratch = 0
+        """Forgets the last pass, for example after it failed. An unknown sequence has none."""
+        if sequence in self._sequences:
+            self._sequences[sequence].scratch = 0
 
     def truncate(self, sequence: int, length: int) -> None:
         """Forgets committed tokens from `length` on. Raises ValueError if there are fewer."""

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from paceline.errors import InvalidField, ModelUnsupported
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
+# No float16: its range is too small for some models (Gemma), whose rows then hold NaN.
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+# What a configuration calls the number of tokens a layer looks back, and the kind of layer that does.
+WINDOWS = (
+    ("sliding_window", "sliding_attention"),
+    ("sliding_window_size", "sliding_attention"),
+    ("attention_chunk_size", "chunked_attention"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,25 +70,58 @@ def context_limit(config: Any, name: str) -> ContextLimit:
     if getattr(config, "is_encoder_decoder", False):
         raise ModelUnsupported(f"{name}: it is an encoder-decoder; only decoder-only models can be served")
     kinds = list(getattr(config, "layer_types", None) or [])
-    unknown = sorted(
-        {kind for kind in kinds if kind not in ("full_attention", "sliding_attention", "chunked_attention")}
-    )
+    unknown = sorted(set(kinds) - {"full_attention", "sliding_attention", "chunked_attention"})
     if unknown:
         raise ModelUnsupported(
-            f"{name}: it has {', '.join(unknown)} layers, whose state cannot be rolled back along a draft tree"
+            f"{name}: it has layers of {', '.join(unknown)}; only full, sliding and chunked attention are served, "
+            "since other state cannot be rolled back along a draft tree"
         )
     positions = int(getattr(config, "max_position_embeddings", 0) or getattr(config, "n_positions", 0) or 0)
     if not positions:
         raise ModelUnsupported(f"{name}: its configuration states no longest context (max_position_embeddings)")
-    limit = ContextLimit(positions, f"{name} was trained for {positions} positions")
-    for field, kind in (("sliding_window", "sliding_attention"), ("attention_chunk_size", "chunked_attention")):
+    limits = [ContextLimit(positions, f"{name} was trained for {positions} positions")]
+    for field, kind in WINDOWS:
         window = getattr(config, field, None)
-        used = kind in kinds if kinds else getattr(config, "use_sliding_window", True)
-        if window and used and window < limit.tokens:
-            limit = ContextLimit(
-                int(window), f"{name} has a {field} of {window}, beyond which attention would have to slide"
-            )
-    return limit
+        if window and (kind in kinds if kinds else getattr(config, "use_sliding_window", True)):
+            why = f"{name} has a {field} of {window}, beyond which attention would have to slide"
+            limits.append(ContextLimit(int(window), why))
+    limits += [
+        ContextLimit(original, f"{name} turns its positions by other factors (longrope) beyond {original} tokens")
+        for original in _longrope_limits(config)
+    ]
+    return min(limits, key=lambda limit: limit.tokens)
+
+
+def _longrope_limits(config: Any) -> list[int]:
+    """Tokens beyond which the longest context of a pass would change the positions of every session in it."""
+    named = getattr(config, "rope_parameters", None) or {}
+    by_kind = [each for each in named.values() if isinstance(each, dict)] or [named]
+    return [
+        int(each.get("original_max_position_embeddings") or config.max_position_embeddings)
+        for each in by_kind
+        if each.get("rope_type") == "longrope"
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class KVShape:
+    """Keys and values of one token."""
+
+    layers: int
+    heads: int  # KV heads
+    groups: int  # query heads per KV head
+    head_dim: int
+
+    @classmethod
+    def of(cls, config: Any, name: str) -> KVShape:
+        """From a model's text configuration. Raises ModelUnsupported if it does not say."""
+        try:
+            query_heads = int(config.num_attention_heads)
+            heads = int(getattr(config, "num_key_value_heads", None) or query_heads)
+            head_dim = int(getattr(config, "head_dim", None) or config.hidden_size // query_heads)
+            return cls(int(config.num_hidden_layers), heads, query_heads // heads, head_dim)
+        except (AttributeError, TypeError) as error:
+            raise ModelUnsupported(f"{name}: its configuration does not describe plain attention: {error}") from error
 
 
 def eos_token_ids(*configs: Any) -> frozenset[int]:

@@ -59,6 +59,12 @@ class PassPlan:
 
     segments: tuple[Segment, ...]
 
+    def __post_init__(self) -> None:
+        """Raises ValueError if a sequence has two segments, which would share its scratch."""
+        sequences = [segment.sequence for segment in self.segments]
+        if len(set(sequences)) < len(sequences):
+            raise ValueError(f"sequences {sequences}: each may have one segment in a pass")
+
     @property
     def tokens(self) -> int:
         """Nodes in all."""
