@@ -21,7 +21,7 @@ class FakeCluster:
     address: str
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # its memory is not held for tests of other modules
 def fake_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeCluster]:
     import shutil
     import tempfile
