@@ -8,6 +8,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from paceline.rpc.tls import TlsConfig
 
+_ONLY_WITH = {
+    "suffix": ("store_tokens",),
+    "model": ("model", "target_model", "dtype", "device", "kv_tokens", "step_tokens", "width"),
+}
+
 
 class DrafterConfig(BaseModel):
     """Settings of a drafter replica. Every field has a default that suits a CPU."""
@@ -70,6 +75,13 @@ class DrafterConfig(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> DrafterConfig:
-        if (self.proposer == "model") != (self.model is not None):
-            raise ValueError(f"model: got {self.model!r}, allowed: a model with proposer 'model', none otherwise")
+        if self.proposer == "model" and self.model is None:
+            raise ValueError("model: got None, allowed: a model, since proposer is 'model'")
+        for proposer, fields in _ONLY_WITH.items():
+            for name in fields if proposer != self.proposer else ():
+                if (value := getattr(self, name)) != type(self).model_fields[name].default:
+                    raise ValueError(
+                        f"{name}: got {value!r}, allowed: the default, since proposer is {self.proposer!r}."
+                        f" It is a setting of proposer {proposer!r}"
+                    )
         return self

@@ -55,10 +55,22 @@ class NGrams:
             else:
                 self._followers[key] = {known: 0.9, token: 1.0}
 
+    def add_followers(self, key: int, weight: float, into: dict[int, float]) -> None:
+        """Adds `weight` times each sighting after a context to `into`, by token."""
+        known = self._followers.get(key)
+        if known is None:
+            return
+        if isinstance(known, int):
+            into[known] = into.get(known, 0.0) + weight
+            return
+        for token, count in known.items():
+            into[token] = into.get(token, 0.0) + weight * count
+
     def followers(self, key: int) -> Followers | None:
         """Weight of each token seen after a context; None if it was never seen."""
-        known = self._followers.get(key)
-        return {known: 1.0} if isinstance(known, int) else known
+        found: Followers = {}
+        self.add_followers(key, 1.0, found)
+        return found or None
 
 
 class NGramStore:
@@ -85,6 +97,6 @@ class NGramStore:
             keys = context_keys(text[max(0, index - LONGEST) : index], start)
             self._young.learn(keys, text[index])
 
-    def generations(self) -> tuple[NGrams, NGrams]:
-        """Both generations, for looking up."""
-        return self._young, self._old
+    def generations(self) -> list[NGrams]:
+        """The generations that hold anything, for looking up, the younger first."""
+        return [each for each in (self._young, self._old) if each.tokens]

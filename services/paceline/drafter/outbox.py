@@ -21,9 +21,14 @@ class Outbox:
         self._error: BaseException | None = None
 
     def put(self, replies: Iterable[Reply]) -> None:
-        """Adds replies; one that an earlier reply of the session still waits before takes its place."""
+        """Adds replies; each takes the place of an earlier one of its session that still waits.
+
+        But a fault stays until the session is opened anew: what follows it can only be that the session is not open.
+        """
         for reply in replies:
-            self._replies[reply.session] = reply
+            waiting = self._replies.get(reply.session)
+            if waiting is None or waiting.fault is None or waiting.epoch < reply.epoch:
+                self._replies[reply.session] = reply
         self._moved.set()
 
     def end(self, error: BaseException | None = None) -> None:

@@ -127,8 +127,7 @@ class SuffixProposer:
             return DraftTree.empty()
         tail = held.tokens[-LONGEST:]
         length = len(held.tokens)
-        young, old = self.store.generations()
-        sources = ((held.own, OWN_WEIGHT), (young, 1.0), (old, 1.0))
+        sources = [(held.own, OWN_WEIGHT), *((each, 1.0) for each in self.store.generations())]
 
         def expand(path: tuple[int, ...]) -> Candidates:
             if path and path[-1] in held.options.eos_token_ids:
@@ -148,11 +147,10 @@ class SuffixProposer:
     ) -> Candidates:
         blended: dict[int, float] = {}
         left = 1.0  # probability that longer contexts have not given away
-        for key, order in reversed(list(zip(keys, ORDERS, strict=False))):
+        for key, order in zip(reversed(keys), reversed(ORDERS[: len(keys)]), strict=True):
             weights: dict[int, float] = {}
             for source, weight in sources:
-                for token, count in (source.followers(key) or {}).items():
-                    weights[token] = weights.get(token, 0.0) + weight * count
+                source.add_followers(key, weight, weights)
             if not weights:
                 continue
             escape = ESCAPE[order] * len(weights)
@@ -162,9 +160,9 @@ class SuffixProposer:
             left = share * escape
             if left < MIN_PROB:
                 break
-        likely = [(token, prob) for token, prob in blended.items() if prob >= MIN_PROB and token < options.vocab_size]
+        likely = [token for token, prob in blended.items() if prob >= MIN_PROB and token < options.vocab_size]
         if not likely:
             return NO_CANDIDATES
-        token_ids = np.asarray([token for token, _ in likely], dtype=np.int64)
-        log_probs = np.log(np.asarray([prob for _, prob in likely]))
+        token_ids = np.asarray(likely, dtype=np.int64)
+        log_probs = np.log([blended[token] for token in likely])
         return children(options, token_ids, log_probs, position, width)

@@ -1,0 +1,40 @@
+"""Settings of a drafter replica: ranges, and no setting that does nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from paceline.drafter.config import DrafterConfig
+
+
+def test_defaults_are_good_and_survive_a_round_trip() -> None:
+    config = DrafterConfig()
+    assert DrafterConfig.model_validate(config.model_dump()) == config
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"proposer": "model"}, "model: got None"),
+        ({"model": "m"}, "model: got 'm'"),
+        ({"target_model": "m"}, "target_model: got 'm'"),
+        ({"dtype": "bfloat16"}, "dtype: got 'bfloat16'"),
+        ({"width": 5}, "width: got 5"),
+        ({"proposer": "model", "model": "m", "store_tokens": 5}, "store_tokens: got 5"),
+        ({"proposer": "scripted"}, "proposer"),
+        ({"max_depth": 0}, "max_depth"),
+        ({"port": 65536}, "port"),
+        ({"min_path_prob": 1.5}, "min_path_prob"),
+        ({"max_sesions": 5}, "max_sesions"),
+    ],
+)
+def test_what_is_wrong_or_would_do_nothing_is_refused_by_name(changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValidationError, match=named):
+        DrafterConfig(**changes)
+
+
+def test_every_setting_is_described() -> None:
+    assert all(field.description for field in DrafterConfig.model_fields.values())
