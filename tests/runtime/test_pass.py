@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,41 +12,10 @@ import torch
 from paceline.runtime.costs import PassCosts
 from paceline.runtime.models import ModelSpec
 from paceline.runtime.plan import PassPlan, Segment
-from paceline.runtime.transformers_runner import TransformersRunner, load_runner
+from paceline.runtime.transformers_runner import load_runner
 from paceline.speculation.tree import DraftTree
+from support.oracle import DEVICES, TOLERANCE, Oracle, prefill, runner_of, worst
 from support.tiny import tiny_model
-
-TOLERANCE = 1e-4
-DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-
-
-def runner_of(folder: Path, device: str = "cpu", **changes: Any) -> TransformersRunner:
-    spec = ModelSpec(str(folder), dtype="float32", device=device)
-    return load_runner(spec, **{"kv_tokens": 1024, "measure_s": 0.0, **changes})
-
-
-class Oracle:
-    """The model itself, without any of our code."""
-
-    def __init__(self, folder: Path) -> None:
-        from transformers import AutoModelForCausalLM
-
-        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-
-    @torch.inference_mode()
-    def row(self, tokens: list[int]) -> torch.Tensor:
-        return self.model(torch.tensor([tokens]), use_cache=False).logits[0, -1]
-
-
-def prefill(runner: TransformersRunner, tokens: list[int]) -> int:
-    sequence = runner.kv.open()
-    runner.execute(PassPlan((Segment.chain(sequence, tokens, last_row=False),)))
-    runner.kv.keep(sequence, range(len(tokens)))
-    return sequence
-
-
-def worst(row: torch.Tensor, other: torch.Tensor) -> float:
-    return float((row.cpu() - other).abs().max())
 
 
 @pytest.fixture(scope="module")
@@ -174,6 +142,19 @@ def test_padding_changes_nothing(llama: Path, padded: int) -> None:
     runner.kv.keep(sequence, range(3))
     rows = runner.execute(PassPlan((Segment.chain(sequence, [9], last_row=True),)))
     assert worst(rows.logits(0, 0), oracle.row([4, 5, 6, 7, 8, 9])) < TOLERANCE
+
+
+def test_nodes_beyond_the_context_limit_disturb_no_one(tmp_path: Path) -> None:
+    """A tree may reach over the end of the context; its rows there mean nothing, the others are right."""
+    folder = tiny_model(tmp_path, max_position_embeddings=16)
+    runner, oracle = runner_of(folder), Oracle(folder)
+    context = list(range(14))
+    sequence, other = prefill(runner, context), prefill(runner, [1, 2])
+    tree = Segment.verification(sequence, 14, DraftTree.chain([15, 16, 17, 18]))
+    rows = runner.execute(PassPlan((tree, Segment.chain(other, [3], last_row=True))))
+    assert worst(rows.logits(0, 0), oracle.row([*context, 14])) < TOLERANCE
+    assert worst(rows.logits(0, 1), oracle.row([*context, 14, 15])) < TOLERANCE
+    assert worst(rows.logits(1, 0), oracle.row([1, 2, 3])) < TOLERANCE
 
 
 def test_a_failed_pass_leaves_the_kv_as_it_was(llama: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from paceline.errors import ModelDamaged, ModelNotFound, ModelUnsupported
 
 log = logging.getLogger(__name__)
 
+# transformers replaces methods of its base class while it loads a model; two loads at once leave the replacements in
+# place for good, and every tied model loaded later has no head.
+_LOADING = threading.Lock()
 REMEDY = "fetch or copy the model again"
 
 
@@ -41,9 +45,10 @@ def load_weights(folder: Path, name: str, dtype: torch.dtype, attention: str) ->
     Raises ModelUnsupported or ModelDamaged.
     """
     try:
-        model, loading = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, attn_implementation=attention, local_files_only=True, output_loading_info=True
-        )
+        with _LOADING:
+            model, loading = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=dtype, attn_implementation=attention, local_files_only=True, output_loading_info=True
+            )
     except (ValueError, KeyError, ImportError, AttributeError) as error:
         reason = first_line(error)
         raise ModelUnsupported(f"{name}: transformers cannot load it as a causal model: {reason}") from error
