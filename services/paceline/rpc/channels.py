@@ -15,6 +15,7 @@ MAX_MESSAGE_BYTES = 64 << 20
 _KEEPALIVE: list[tuple[str, int]] = [
     ("grpc.keepalive_time_ms", 1000),
     ("grpc.keepalive_timeout_ms", 1000),
+    ("grpc.http2.ping_timeout_ms", 5000),  # of a peer whose kernel answers and whose process does not; 60 s unless set
     ("grpc.keepalive_permit_without_calls", 1),
 ]
 _SIZES: list[tuple[str, int]] = [
@@ -27,6 +28,7 @@ CLIENT_OPTIONS = [
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.enable_http_proxy", 0),  # addresses are the cluster's own
     ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 2000),  # also how long a connection may take to be set up; 20 s unless set
     ("grpc.max_reconnect_backoff_ms", 2000),
 ]
 SERVER_OPTIONS = [
