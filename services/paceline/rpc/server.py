@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Callable, Sequence
 
@@ -83,5 +84,7 @@ def _why(host: str, port: int) -> str:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.bind((host.strip("[]"), port))
     except OSError as error:
-        return f"{error.strerror}; choose another port or end the process that holds it"
+        if error.errno == errno.EADDRINUSE:
+            return f"{error.strerror}; choose another port or end the process that holds it"
+        return f"{error.strerror}; choose an address of this machine and a port you may use"
     return "the address cannot be bound"

@@ -12,6 +12,8 @@ from paceline import errors
 
 logger = logging.getLogger(__name__)
 
+_NO_DETAILS = "internal error; the server's log has the details"
+
 STATUS_OF: dict[type[errors.PacelineError], grpc.StatusCode] = {
     errors.InvalidField: grpc.StatusCode.INVALID_ARGUMENT,
     errors.UnsupportedField: grpc.StatusCode.INVALID_ARGUMENT,
@@ -42,7 +44,7 @@ def status_of(error: BaseException) -> tuple[grpc.StatusCode, str]:
         if kind in STATUS_OF:
             return STATUS_OF[kind], str(error)
     logger.error("unexpected error while serving a call", exc_info=error)
-    return grpc.StatusCode.INTERNAL, "internal error; the server's log has the details"
+    return grpc.StatusCode.INTERNAL, _NO_DETAILS
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: BaseException) -> None:
@@ -54,6 +56,9 @@ async def abort(context: grpc.aio.ServicerContext[Any, Any], error: BaseExceptio
 def from_rpc_error(error: grpc.aio.AioRpcError) -> errors.PacelineError:
     """The error a peer's status stands for; one that stands for several types, or none, stays a RemoteError."""
     code, details = error.code(), error.details() or error.code().name
+    if code is grpc.StatusCode.UNKNOWN:  # an error that escaped the peer's own table; its text is not for callers
+        logger.error("a peer failed without a status of its own: %s", details)
+        return RemoteError(grpc.StatusCode.INTERNAL, _NO_DETAILS)
     kinds: dict[grpc.StatusCode, type[errors.PacelineError]] = {
         grpc.StatusCode.RESOURCE_EXHAUSTED: errors.Overloaded,
         grpc.StatusCode.UNAVAILABLE: errors.Unavailable,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from pathlib import Path
 
 import grpc
@@ -26,20 +27,36 @@ class TlsConfig(BaseModel):
         return self
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """Credentials of a listener. Raises InvalidField for a missing or unreadable file."""
+        """Credentials of a listener. Raises InvalidField for a file that is missing, unreadable or not what it says."""
         if self.cert is None or self.key is None:
             raise InvalidField("tls.cert", None, "a PEM file", "a TLS listener needs cert and key")
         pair = (_read("tls.key", self.key), _read("tls.cert", self.cert))
         ca = None if self.ca is None else _read("tls.ca", self.ca)
+        self._check()
         return grpc.ssl_server_credentials([pair], root_certificates=ca, require_client_auth=ca is not None)
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """Credentials of a client. Raises InvalidField for a missing or unreadable file."""
-        return grpc.ssl_channel_credentials(
-            None if self.ca is None else _read("tls.ca", self.ca),
-            None if self.key is None else _read("tls.key", self.key),
-            None if self.cert is None else _read("tls.cert", self.cert),
-        )
+        """Credentials of a client. Raises InvalidField for a file that is missing, unreadable or not what it says."""
+        ca = None if self.ca is None else _read("tls.ca", self.ca)
+        key = None if self.key is None else _read("tls.key", self.key)
+        cert = None if self.cert is None else _read("tls.cert", self.cert)
+        self._check()
+        return grpc.ssl_channel_credentials(ca, key, cert)
+
+    def _check(self) -> None:
+        """gRPC says of a bad file no more than that a port, or a connection, cannot be had."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        try:
+            if self.ca is not None:
+                context.load_verify_locations(self.ca)
+        except ssl.SSLError as error:
+            raise InvalidField("tls.ca", str(self.ca), "certificates in PEM form", str(error.reason or "")) from error
+        try:
+            if self.cert is not None:
+                context.load_cert_chain(self.cert, self.key, password=lambda: "")  # never ask at the terminal
+        except ssl.SSLError as error:
+            allowed = "a certificate chain and its own unencrypted key in PEM form"
+            raise InvalidField("tls.cert", str(self.cert), allowed, str(error.reason or "")) from error
 
 
 def _read(field: str, path: Path) -> bytes:
