@@ -10,6 +10,7 @@ import pytest
 
 from paceline.app_config import AppConfig, parse
 from paceline.cli.serve_options import ServeOptions, add_arguments, read
+from paceline.drafter.config import DrafterConfig
 from paceline.errors import InvalidField
 
 
@@ -55,7 +56,10 @@ def test_flags_win_over_the_file(local: str, tmp_path: Path) -> None:
     assert (got.grpc_port, got.http_port, got.host) == (9777, 8555, "0.0.0.0")
     assert (got.app.target.settings.model, got.app.target.settings.dtype) == ("x", "bfloat16")
     assert got.app.drafter is not None
-    assert got.app.drafter.settings.dtype == "bfloat16"
+    assert got.app.drafter.settings.dtype == "auto", "the suffix proposer has no weights"
+    both = options("--config", path, "--dtype", "bfloat16", "--drafter", "owner/small").app
+    assert both.drafter is not None
+    assert both.drafter.settings.dtype == both.target.settings.dtype == "bfloat16"
 
 
 def test_drafter_flag() -> None:
@@ -73,7 +77,8 @@ def test_drafter_flag_replaces_the_files_drafter_and_keeps_its_place(local: str,
     text = text.replace("      settings:\n        {proposer", "      settings: {proposer")
     got = options("--config", written(tmp_path, text), "--drafter", "suffix").app.drafter
     assert got is not None
-    assert (got.settings.proposer, got.settings.model, got.settings.width, got.threads) == ("suffix", None, 2, 3)
+    assert (got.settings.proposer, got.settings.model, got.threads) == ("suffix", None, 3)
+    assert got.settings.width == DrafterConfig().width, "a setting of the model proposer goes with it"
 
 
 def test_dtype_does_not_bring_a_drafter_back(local: str, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from paceline.app_config import AppConfig, parse
+from paceline.drafter.config import ONLY_WITH
 from paceline.errors import InvalidField
 
 IMPORT_PATH = "paceline.app:build"
@@ -100,16 +101,23 @@ def _with_flags(arguments: Mapping[str, Any], flags: argparse.Namespace) -> dict
         merged["drafter"] = None
     elif flags.drafter is not None:
         section = merged.get("drafter") or {}
-        chosen = ("proposer", "model")  # both are the flag's now
+        proposer = flags.drafter if flags.drafter in OWN_PROPOSERS else "model"
+        # The flag's now, and what only another proposer would read.
+        chosen = {
+            "proposer",
+            "model",
+            *(name for each, names in ONLY_WITH.items() if each != proposer for name in names),
+        }
         kept = {name: value for name, value in section.get("settings", {}).items() if name not in chosen}
         merged["drafter"] = {**section, "settings": kept}
         if flags.drafter in OWN_PROPOSERS:
             put("drafter", proposer=flags.drafter)
         else:
             put("drafter", proposer="model", model=flags.drafter)
-    put("target", model=flags.target)
-    for part in ("target", "drafter"):
-        put(part, dtype=flags.dtype, device=flags.device)
+    put("target", model=flags.target, dtype=flags.dtype, device=flags.device)
+    drafter = merged.get("drafter")
+    if isinstance(drafter, dict) and drafter.get("settings", {}).get("proposer") == "model":
+        put("drafter", dtype=flags.dtype, device=flags.device)
     return merged
 
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from paceline.rpc.tls import TlsConfig
 
-_ONLY_WITH = {
+ONLY_WITH = {
     "suffix": ("store_tokens",),
     "model": ("model", "target_model", "dtype", "device", "kv_tokens", "step_tokens", "width"),
 }
@@ -77,7 +77,7 @@ class DrafterConfig(BaseModel):
     def _consistent(self) -> DrafterConfig:
         if self.proposer == "model" and self.model is None:
             raise ValueError("model: got None, allowed: a model, since proposer is 'model'")
-        for proposer, fields in _ONLY_WITH.items():
+        for proposer, fields in ONLY_WITH.items():
             for name in fields if proposer != self.proposer else ():
                 if (value := getattr(self, name)) != type(self).model_fields[name].default:
                     raise ValueError(
