@@ -68,6 +68,7 @@ class SuffixProposer:
         self.store = NGramStore(store_tokens)
         self._max_depth = max_depth
         self._min_log_score = math.log(min_path_prob) if min_path_prob > 0 else -math.inf
+        self._min_prob = max(MIN_PROB, min_path_prob)  # of a candidate that no noise can lift
         self._sessions: dict[int, _Session] = {}
         self._lessons: deque[_Lesson] = deque()
 
@@ -160,9 +161,18 @@ class SuffixProposer:
             left = share * escape
             if left < MIN_PROB:
                 break
-        likely = [token for token, prob in blended.items() if prob >= MIN_PROB and token < options.vocab_size]
-        if not likely:
+        if options.coupled:
+            likely = [token for token, prob in blended.items() if prob >= MIN_PROB and token < options.vocab_size]
+            if not likely:
+                return NO_CANDIDATES
+            log_probs = np.log([blended[token] for token in likely])
+            return children(options, np.asarray(likely, dtype=np.int64), log_probs, position, width)
+        # As `children` ranks them, without arrays until the few that count are known: this is most of a tree's cost.
+        best = sorted(
+            (-prob, token) for token, prob in blended.items() if prob >= self._min_prob and token < options.vocab_size
+        )[:width]
+        if not best:
             return NO_CANDIDATES
-        token_ids = np.asarray(likely, dtype=np.int64)
-        log_probs = np.log([blended[token] for token in likely])
-        return children(options, token_ids, log_probs, position, width)
+        return Candidates(
+            np.array([token for _, token in best], dtype=np.int32), np.array([math.log(-prob) for prob, _ in best])
+        )
