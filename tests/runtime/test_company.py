@@ -12,10 +12,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from paceline.runtime.kv import OutOfPages
+from paceline.runtime.models import ModelSpec
 from paceline.runtime.plan import PassPlan, Segment
 from paceline.runtime.runner import PassRows
 from paceline.runtime.store import default_store
-from paceline.runtime.transformers_runner import TransformersRunner
+from paceline.runtime.transformers_runner import TransformersRunner, load_runner
 from paceline.speculation.tree import DraftTree
 from support.oracle import TOLERANCE, Oracle, prefill, runner_of, worst
 from support.tiny import tiny_model
@@ -205,3 +206,16 @@ def test_the_default_model() -> None:
     runner.kv.keep(sequences[0], [0, 2, 3])
     rows = runner.execute(PassPlan((Segment.chain(sequences[0], [900], last_row=True),)))
     assert worst(rows.logits(0, 0), oracle.row([*long, 400, 600, 700, 900])) < TOLERANCE
+
+
+@pytest.mark.model
+def test_the_default_model_in_bfloat16() -> None:
+    """It passes the check at load, and its rows are those of float32 to the precision of eight bits."""
+    folder = default_store().resolve("smollm2-135m-instruct")
+    runner = load_runner(ModelSpec(str(folder), dtype="bfloat16", device="cpu"), 256, measure_s=0.0)
+    oracle = Oracle(Path(folder))
+    sequence = prefill(runner, [504, 1201, 338])
+    rows = runner.execute(PassPlan((Segment.verification(sequence, 900, DraftTree.build([700, 800], [-1, -1])),)))
+    for node, tail in enumerate(([900], [900, 700], [900, 800])):
+        right = torch.softmax(oracle.row([504, 1201, 338, *tail]), 0)
+        assert float((torch.softmax(rows.logits(0, node), 0) - right).abs().sum()) / 2 < 0.1
