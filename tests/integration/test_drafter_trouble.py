@@ -144,7 +144,7 @@ async def asked_while_it_breaks() -> str:
         answer = asyncio.create_task(served.status())
         await asked.wait()
         drafter.end_streams.set()
-        return (await asyncio.wait_for(answer, 5)).drafter_state
+        return (await asyncio.wait_for(answer, 2)).drafter_state
 
 
 @pytest.mark.xfail(strict=True, raises=TimeoutError, reason="the target's status waits for a call that was cancelled")
