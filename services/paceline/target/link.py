@@ -123,6 +123,12 @@ class DrafterLink:
             )
         except grpc.aio.AioRpcError:
             return None
+        except asyncio.CancelledError:
+            # A channel that is closed meanwhile cancels its calls; only our own cancellation goes on from here.
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return None
         return answer.status
 
     async def _lease(self) -> DrafterLease | None:
