@@ -11,8 +11,11 @@ from typing import Any
 import torch
 
 from paceline.drafter.config import DrafterConfig
+from paceline.runtime.costs import PassCosts
+from paceline.runtime.models import ModelSpec
 from paceline.runtime.store import default_store
 from paceline.runtime.tokenizer import load_tokenizer
+from paceline.runtime.transformers_runner import load_runner
 from paceline.study.bare import BareModel
 from paceline.study.memory import resident_mib
 from paceline.study.prompts import Prompt, chat_tokens
@@ -48,7 +51,7 @@ class Timed:
     tokens: int
     decode_s: float
     rounds: int
-    accepted: int
+    drafted: int
 
     @property
     def per_token_s(self) -> float:
@@ -64,25 +67,32 @@ async def study_speed(settings: SpeedSettings, progress: Progress) -> Report:
     prompts = [chat_tokens(tokenizer, prompt.text, settings.prompt_tokens) for prompt in settings.prompts]
     target = TargetConfig(model=str(folder), dtype=settings.dtype)
     rows: list[dict[str, Any]] = []
+    progress("measuring passes")
+    spec = ModelSpec(str(folder), dtype=settings.dtype)
+    costs = load_runner(spec, kv_tokens=1024, vocab_size=tokenizer.vocab_size, measure_s=5.0).costs
     progress("plain decoding against a bare loop")
     cold = StackConfig(target, DrafterConfig(store_tokens=0), target_threads=settings.threads)
     async with running(cold) as stack, AsyncClient(stack.address) as client:
         rows.append(await _plain(settings, client, BareModel(folder, settings.dtype), prompts))
         progress("drafting against plain decoding, no store")
-        rows.append(await _drafting(settings, client, prompts, "suffix, own text only"))
+        rows.append(await _drafting(settings, client, prompts, costs, "suffix, own text only"))
         memory = _memory(stack)
     if settings.warm_tokens:
         warm = StackConfig(target, DrafterConfig(), target_threads=settings.threads)
         async with running(warm) as stack, AsyncClient(stack.address) as client:
             await _serve(client, prompts, settings.warm_tokens, progress)
             progress("drafting against plain decoding, warm store")
-            rows.append(await _drafting(settings, client, prompts, f"suffix, {settings.warm_tokens} tokens served"))
+            name = f"suffix, {settings.warm_tokens} tokens served"
+            rows.append(await _drafting(settings, client, prompts, costs, name))
             memory = _memory(stack)
     return Report(
         "speed",
         {"model": settings.model, "dtype": settings.dtype, "new_tokens": settings.new_tokens, "prompts": len(prompts)},
         rows,
-        notes=["ratio: seconds of the baseline over ours, per token; above 1 ours is faster; low and high bound 95 %"],
+        notes=[
+            "ratio: seconds of the baseline over ours, per token; above 1 ours is faster; low and high bound 95 %",
+            "ceiling: tokens a round over the cost of a pass of the mean size, one token's pass being 1",
+        ],
         extra={"memory_mib": memory},
     )
 
@@ -104,7 +114,7 @@ async def _plain(
 
 
 async def _drafting(
-    settings: SpeedSettings, client: AsyncClient, prompts: Sequence[list[int]], name: str
+    settings: SpeedSettings, client: AsyncClient, prompts: Sequence[list[int]], costs: PassCosts, name: str
 ) -> dict[str, Any]:
     drafted: list[Timed] = []
 
@@ -118,8 +128,19 @@ async def _drafting(
     await ours(0), await base(0)
     drafted.clear()
     ratio = ratio_of(*await interleaved_async(ours, base, settings.pairs))
-    per_round = sum(each.tokens for each in drafted) / sum(each.rounds for each in drafted)
-    return _row(name, "plain through the stack", ratio.as_dict(), per_round)
+    rounds = sum(each.rounds for each in drafted)
+    per_round = sum(each.tokens for each in drafted) / rounds
+    cost = _pass_cost(costs, 1 + sum(each.drafted for each in drafted) / rounds)
+    return _row(name, "plain through the stack", ratio.as_dict(), per_round, per_round / cost)
+
+
+def _pass_cost(costs: PassCosts, tokens: float) -> float:
+    """Seconds of a pass of that mean size over those of one token; 1 where passes are not measured."""
+    below = int(tokens)
+    one, lower, upper = costs.seconds(1), costs.seconds(below), costs.seconds(below + 1)
+    if one is None or lower is None or upper is None:
+        return 1.0
+    return (lower + (tokens - below) * (upper - lower)) / one
 
 
 async def _reply(client: AsyncClient, prompt: list[int], new_tokens: int, *, draft: bool) -> Timed:
@@ -135,7 +156,7 @@ async def _reply(client: AsyncClient, prompt: list[int], new_tokens: int, *, dra
             finish = event
     assert finish is not None, "the client raises if the stream ends without a finish"
     return Timed(
-        finish.usage.completion_tokens, last_at - first_at, finish.speculation.rounds, finish.speculation.accepted
+        finish.usage.completion_tokens, last_at - first_at, finish.speculation.rounds, finish.speculation.drafted
     )
 
 
@@ -161,7 +182,7 @@ def _memory(stack: Stack) -> dict[str, int]:
     return {name: resident_mib(service.pid) for name, service in services.items() if service is not None}
 
 
-def _row(ours: str, base: str, ratio: dict[str, float], per_round: float) -> dict[str, Any]:
+def _row(ours: str, base: str, ratio: dict[str, float], per_round: float, ceiling: float = 1.0) -> dict[str, Any]:
     return {
         "ours": ours,
         "baseline": base,
@@ -172,4 +193,5 @@ def _row(ours: str, base: str, ratio: dict[str, float], per_round: float) -> dic
         "ours_ms": ratio["ours_s"] * 1e3,
         "base_ms": ratio["base_s"] * 1e3,
         "tokens_per_round": per_round,
+        "ceiling": ceiling,
     }
