@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from paceline.study.equality import EqualitySettings, study_equality
 from paceline.study.overhead import study_overhead
 from paceline.study.passes import PassSettings, study_passes
 from paceline.study.prompts import Prompt, chat_tokens, load_prompts
-from paceline.study.ratios import interleaved, percentiles, ratio_of
+from paceline.study.ratios import interleaved, interleaved_async, percentiles, ratio_of
 from paceline.study.report import Report
 
 MODEL = "smollm2-135m-instruct"
@@ -47,6 +48,27 @@ def test_a_ratio_is_above_1_where_ours_is_faster() -> None:
     assert spread.low < spread.mean < spread.high
     with pytest.raises(ValueError, match="two pairs"):
         ratio_of([1.0], [1.0])
+
+
+def test_a_ratio_over_things_as_they_are_leaves_the_spread_between_them_out() -> None:
+    ours, base = [1.0] * 6, [1.0, 2.0, 4.0, 1.1, 2.2, 4.4]
+    every = ratio_of(ours, base)
+    each = ratio_of(ours, base, [0, 1, 2, 0, 1, 2])
+    assert each.mean == every.mean
+    assert every.low < 1.0 < 1.8 < each.low < each.mean < each.high < 2.5 < every.high
+    with pytest.raises(ValueError, match="two pairs of one thing"):
+        ratio_of([1.0, 1.0], [1.0, 2.0], [0, 1])
+
+
+def test_a_cycle_turns_the_order_over() -> None:
+    order: list[str] = []
+
+    async def timer(name: str) -> float:
+        order.append(name)
+        return 1.0
+
+    asyncio.run(interleaved_async(lambda _: timer("a"), lambda _: timer("b"), 4, cycle=2))
+    assert "".join(order) == "abbabaab"
 
 
 def test_percentiles_are_values_that_occurred() -> None:

@@ -26,7 +26,10 @@ class Oracle:
     def __init__(self, folder: Path) -> None:
         from transformers import AutoModelForCausalLM
 
-        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        from paceline.runtime.weights import LOADING
+
+        with LOADING:
+            self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
     def row(self, tokens: list[int]) -> torch.Tensor:
         """[vocab] float32 after the last token."""

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 # transformers replaces methods of its base class while it loads a model; two loads at once leave the replacements in
 # place for good, and every tied model loaded later has no head.
-_LOADING = threading.Lock()
+LOADING = threading.Lock()
 REMEDY = "fetch or copy the model again"
 
 
@@ -45,7 +45,7 @@ def load_weights(folder: Path, name: str, dtype: torch.dtype, attention: str) ->
     Raises ModelUnsupported or ModelDamaged.
     """
     try:
-        with _LOADING:
+        with LOADING:
             model, loading = AutoModelForCausalLM.from_pretrained(
                 folder, dtype=dtype, attn_implementation=attention, local_files_only=True, output_loading_info=True
             )

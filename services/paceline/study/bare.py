@@ -20,7 +20,10 @@ class BareModel:
         """Loads the weights of `folder`."""
         from transformers import AutoModelForCausalLM
 
-        self._model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype]).eval()
+        from paceline.runtime.weights import LOADING
+
+        with LOADING:
+            self._model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype]).eval()
 
     @contextmanager
     def prefilled(self, tokens: Sequence[int]) -> Iterator[CachedPrefix]:

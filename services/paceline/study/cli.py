@@ -27,8 +27,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     for each in (passes, equality, speed):
         each.add_argument("--model", default=DEFAULT_MODEL, help=f"default: {DEFAULT_MODEL}")
         each.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
-    for each in (passes, speed):
-        each.add_argument("--pairs", type=int, default=30, help="interleaved pairs, at least 2 (default 30)")
+    passes.add_argument("--pairs", type=int, default=30, help="interleaved pairs, at least 2 (default 30)")
+    speed.add_argument("--pairs", type=int, default=52, help="interleaved pairs (default 52: each prompt twice)")
     for each in (equality, speed):
         each.add_argument("--prompts", type=Path, required=True, help="JSON lines with prompt, and optional category")
         each.add_argument("--per-category", type=int, default=2, help="prompts of each category (default 2)")

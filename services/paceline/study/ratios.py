@@ -42,11 +42,16 @@ def interleaved(ours: Timer, base: Timer, pairs: int) -> tuple[list[float], list
     return ours_s, base_s
 
 
-async def interleaved_async(ours: AsyncTimer, base: AsyncTimer, pairs: int) -> tuple[list[float], list[float]]:
-    """The same for coroutines."""
+async def interleaved_async(
+    ours: AsyncTimer, base: AsyncTimer, pairs: int, cycle: int = 0
+) -> tuple[list[float], list[float]]:
+    """The same for coroutines.
+
+    The order turns over after each `cycle` pairs, so that a thing that comes back with every cycle is measured in both.
+    """
     ours_s, base_s = [], []
     for pair in range(pairs):
-        if pair % 2 == 0:
+        if (pair + (pair // cycle if cycle else 0)) % 2 == 0:
             ours_s.append(await ours(pair))
             base_s.append(await base(pair))
         else:
@@ -55,16 +60,26 @@ async def interleaved_async(ours: AsyncTimer, base: AsyncTimer, pairs: int) -> t
     return ours_s, base_s
 
 
-def ratio_of(ours_s: Sequence[float], base_s: Sequence[float]) -> Ratio:
+def ratio_of(ours_s: Sequence[float], base_s: Sequence[float], groups: Sequence[int] | None = None) -> Ratio:
     """The ratio over pairs, with a t interval on the logarithms.
 
-    Raises ValueError for fewer than two pairs.
+    Args:
+        ours_s: seconds of ours, one a pair.
+        base_s: seconds of the baseline.
+        groups: what each pair was measured on, by number. The interval then holds for these things as they are: it has
+            the spread within a thing and not the one between things. None takes all pairs as draws of one kind.
+
+    Raises ValueError for fewer than two pairs, or where no group has two.
     """
     logs = [math.log(base / ours) for ours, base in zip(ours_s, base_s, strict=True)]
-    if len(logs) < 2:
-        raise ValueError("a confidence interval needs at least two pairs")
+    kinds = [0] * len(logs) if groups is None else list(groups)
+    members = {kind: [log for log, its in zip(logs, kinds, strict=True) if its == kind] for kind in kinds}
+    free = len(logs) - len(members)
+    if free < 1:
+        raise ValueError("a confidence interval needs at least two pairs of one thing")
+    squares = sum((log - statistics.fmean(each)) ** 2 for each in members.values() for log in each)
     mean = statistics.fmean(logs)
-    half = float(stats.t.ppf(0.975, len(logs) - 1)) * statistics.stdev(logs) / math.sqrt(len(logs))
+    half = float(stats.t.ppf(0.975, free)) * math.sqrt(squares / free / len(logs))
     return Ratio(
         mean=math.exp(mean),
         low=math.exp(mean - half),

@@ -19,7 +19,7 @@ from paceline.runtime.transformers_runner import load_runner
 from paceline.study.bare import BareModel
 from paceline.study.memory import resident_mib
 from paceline.study.prompts import Prompt, chat_tokens
-from paceline.study.ratios import interleaved_async, ratio_of
+from paceline.study.ratios import Ratio, interleaved_async, ratio_of
 from paceline.study.report import Report
 from paceline.study.stack import Stack, StackConfig, running
 from paceline.target.config import TargetConfig
@@ -39,7 +39,7 @@ class SpeedSettings:
     dtype: str = "float32"
     prompt_tokens: int = 560
     new_tokens: int = 96
-    pairs: int = 30
+    pairs: int = 52  # twice as many as prompts or more, for an interval that leaves the spread between prompts out
     warm_tokens: int = 100_000  # tokens served before the warm measurement; 0 leaves it out
     threads: int = 2
 
@@ -90,7 +90,9 @@ async def study_speed(settings: SpeedSettings, progress: Progress) -> Report:
         {"model": settings.model, "dtype": settings.dtype, "new_tokens": settings.new_tokens, "prompts": len(prompts)},
         rows,
         notes=[
-            "ratio: seconds of the baseline over ours, per token; above 1 ours is faster; low and high bound 95 %",
+            "ratio: seconds of the baseline over ours, per token; above 1 ours is faster",
+            "low and high bound 95 % of what these prompts give, if each is measured twice or more",
+            "low_prompts and high_prompts bound it for other prompts like these: they hold the spread between prompts",
             "ceiling: tokens a round over the cost of a pass of the mean size, one token's pass being 1",
         ],
         extra={"memory_mib": memory},
@@ -109,8 +111,8 @@ async def _plain(
         return taken_s / (len(reply) - 1)
 
     await ours(0), await base(0)
-    ratio = ratio_of(*await interleaved_async(ours, base, settings.pairs))
-    return _row("plain through the stack", "bare cached loop", ratio.as_dict(), 1.0)
+    times = await interleaved_async(ours, base, settings.pairs, len(prompts))
+    return _row("plain through the stack", "bare cached loop", *_ratios(*times, len(prompts)), 1.0)
 
 
 async def _drafting(
@@ -127,11 +129,11 @@ async def _drafting(
 
     await ours(0), await base(0)
     drafted.clear()
-    ratio = ratio_of(*await interleaved_async(ours, base, settings.pairs))
+    times = await interleaved_async(ours, base, settings.pairs, len(prompts))
     rounds = sum(each.rounds for each in drafted)
     per_round = sum(each.tokens for each in drafted) / rounds
     cost = _pass_cost(costs, 1 + sum(each.drafted for each in drafted) / rounds)
-    return _row(name, "plain through the stack", ratio.as_dict(), per_round, per_round / cost)
+    return _row(name, "plain through the stack", *_ratios(*times, len(prompts)), per_round, per_round / cost)
 
 
 def _pass_cost(costs: PassCosts, tokens: float) -> float:
@@ -182,16 +184,27 @@ def _memory(stack: Stack) -> dict[str, int]:
     return {name: resident_mib(service.pid) for name, service in services.items() if service is not None}
 
 
-def _row(ours: str, base: str, ratio: dict[str, float], per_round: float, ceiling: float = 1.0) -> dict[str, Any]:
+def _ratios(ours_s: list[float], base_s: list[float], prompts: int) -> tuple[Ratio, Ratio]:
+    """Over these prompts as they are, and over them as draws of all prompts."""
+    by_pair = ratio_of(ours_s, base_s)
+    twice = len(ours_s) >= 2 * prompts
+    return ratio_of(ours_s, base_s, [pair % prompts for pair in range(len(ours_s))]) if twice else by_pair, by_pair
+
+
+def _row(
+    ours: str, base: str, ratio: Ratio, over_prompts: Ratio, per_round: float, ceiling: float = 1.0
+) -> dict[str, Any]:
     return {
         "ours": ours,
         "baseline": base,
-        "ratio": ratio["mean"],
-        "low": ratio["low"],
-        "high": ratio["high"],
-        "pairs": ratio["pairs"],
-        "ours_ms": ratio["ours_s"] * 1e3,
-        "base_ms": ratio["base_s"] * 1e3,
+        "ratio": ratio.mean,
+        "low": ratio.low,
+        "high": ratio.high,
+        "low_prompts": over_prompts.low,
+        "high_prompts": over_prompts.high,
+        "pairs": ratio.pairs,
+        "ours_ms": ratio.ours_s * 1e3,
+        "base_ms": ratio.base_s * 1e3,
         "tokens_per_round": per_round,
         "ceiling": ceiling,
     }
