@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from typing import TypeVar
 
+from paceline.speculation.noise import Purpose
 from paceline.speculation.rows import Row
 
 Outcome = TypeVar("Outcome", bound=Hashable)
@@ -19,7 +20,7 @@ class ScriptedChoices:
         self.probability = 1.0
         self.branches: list[tuple[int, ...]] = []
 
-    def draw(self, row: Row, position: int) -> int:
+    def draw(self, row: Row, position: int, purpose: Purpose = Purpose.DRAW) -> int:
         return self._choose(dict(zip(row.token_ids.tolist(), row.probs.tolist(), strict=True)))
 
     def accept(self, prob: float, position: int, sibling: int) -> bool:

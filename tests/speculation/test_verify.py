@@ -15,7 +15,7 @@ from paceline.speculation.rows import Row
 from paceline.speculation.sampling import SamplingParams
 from paceline.speculation.select import best_first
 from paceline.speculation.tree import ROOT, DraftTree
-from paceline.speculation.verify import Walk, sample_match
+from paceline.speculation.verify import Walk, verify
 from speculation.outcomes import ScriptedChoices, law
 
 Context = tuple[int, ...]
@@ -59,7 +59,7 @@ def decode(row: Language, choices: Choices, horizon: int, draft: Callable[[Conte
     context: Context = ()
     while len(context) < horizon:
         tree = draft(context)
-        context += sample_match(tree, rows_of(tree, row, context), choices, len(context)).tokens
+        context += verify(tree, rows_of(tree, row, context), choices, len(context)).tokens
     return context[:horizon]
 
 
@@ -105,7 +105,7 @@ def test_a_bonus_drawn_from_the_wrong_row_is_seen() -> None:
 
     def broken(choices: ScriptedChoices) -> Context:
         tree = DraftTree.chain([int(row(()).token_ids[0])])
-        walk = sample_match(tree, lambda _: row(()), choices, 0)
+        walk = verify(tree, lambda _: row(()), choices, 0)
         return (*walk.tokens, *plain(row, choices, 2))[:2]
 
     assert difference(law(broken), reference(row, 2)) > 0.01
@@ -119,7 +119,7 @@ def test_drawing_again_after_a_rejection_is_seen() -> None:
         return 0 if choices.draw(row, 0) == 0 else choices.draw(row, 0)
 
     assert law(broken)[0] == pytest.approx(0.51)
-    right = law(lambda choices: sample_match(DraftTree.chain([0]), lambda _: row, choices, 0).tokens[0])
+    right = law(lambda choices: verify(DraftTree.chain([0]), lambda _: row, choices, 0).tokens[0])
     assert right == pytest.approx({0: 0.3, 1: 0.7}, abs=1e-12)
 
 
@@ -127,7 +127,7 @@ def test_a_fully_accepted_chain_draws_its_bonus_from_the_last_row() -> None:
     rows = {ROOT: [1.0, 0.0], 0: [0.0, 1.0], 1: [1.0, 0.0], 2: [0.05, 0.95]}
     found = law(
         lambda choices: (
-            sample_match(
+            verify(
                 DraftTree.chain([0, 1, 0]), lambda node: Row.from_dense(np.array(rows[node])), choices, 0
             ).tokens
         )
@@ -175,7 +175,7 @@ def test_a_drafter_equal_to_the_target_is_right_at_strength_1() -> None:
             best = coupled(at.token_ids, np.log(at.probs), key=key, strength=1.0, width=1)
             tokens += (int(best.tokens[0]),)
         tree = DraftTree.chain(tokens)
-        assert sample_match(tree, rows_of(tree, row, ()), SeededChoices(params), 0).accepted == (0, 1, 2, 3)
+        assert verify(tree, rows_of(tree, row, ()), SeededChoices(params), 0).accepted == (0, 1, 2, 3)
 
 
 @pytest.mark.parametrize("strength", [1.0, 2.0, math.inf])
@@ -196,7 +196,7 @@ def test_the_law_over_many_seeds_with_trees_that_know_the_noise(strength: float)
 def test_a_rejected_token_ends_the_count_whatever_follows() -> None:
     """Right, wrong, right, wrong, right: one draft token is accepted."""
     reply = [1, 2, 3, 4, 5, 6]
-    walk = sample_match(
+    walk = verify(
         DraftTree.chain([1, 9, 3, 9, 5]), lambda node: Row.one_hot(reply[node + 1]), SeededChoices(SamplingParams()), 0
     )
     assert walk == Walk(accepted=(0,), tokens=(1, 2))
@@ -207,7 +207,7 @@ def test_a_wide_tree_counts_its_path_only() -> None:
     tree = DraftTree.build([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12], [-1, -1, -1, 2, 2, 0, 0, 1, 4, 4, 8, 8])
     assert tree.depths.max() == 4
     rows = {ROOT: 3, 2: 5, 4: 77}
-    walk = sample_match(tree, lambda node: Row.one_hot(rows[node]), SeededChoices(SamplingParams()), 0)
+    walk = verify(tree, lambda node: Row.one_hot(rows[node]), SeededChoices(SamplingParams()), 0)
     assert walk == Walk(accepted=(2, 4), tokens=(3, 5, 77))
     assert walk.drawn == 77
 
@@ -221,7 +221,7 @@ def test_expected_acceptance_is_the_sum_of_path_probabilities() -> None:
         path = tree.path(node)
         above = [ROOT, *path[:-1]]
         paths += float(np.prod([at(up).prob(int(tree.tokens[down])) for up, down in zip(above, path, strict=True)]))
-    found = law(lambda choices: len(sample_match(tree, at, choices, 0).accepted))
+    found = law(lambda choices: len(verify(tree, at, choices, 0).accepted))
     assert sum(count * probability for count, probability in found.items()) == pytest.approx(paths, abs=1e-12)
 
 
@@ -229,7 +229,7 @@ def test_expected_acceptance_is_the_sum_of_path_probabilities() -> None:
 def test_a_stop_token_ends_the_walk_wherever_it_falls(depth: int) -> None:
     reply = [4, 1, 2, 9, 3, 5, 6]  # 9 ends a reply
     tree = DraftTree.chain(reply[:depth])
-    walk = sample_match(
+    walk = verify(
         tree,
         lambda node: Row.one_hot(reply[node + 1]),
         SeededChoices(SamplingParams()),
@@ -249,6 +249,6 @@ def test_rows_are_asked_for_lazily_and_once() -> None:
         asked.append(node)
         return Row.one_hot({-1: 1, 0: 7}[node])
 
-    walk = sample_match(tree, row_at, SeededChoices(SamplingParams()), 0)
+    walk = verify(tree, row_at, SeededChoices(SamplingParams()), 0)
     assert walk == Walk(accepted=(0,), tokens=(1, 7))
     assert asked == [ROOT, 0]

@@ -15,8 +15,8 @@ from paceline.speculation.sampling import SamplingParams
 class Choices(Protocol):
     """Outcomes of random choices, addressed by position so that they do not depend on the order of asking."""
 
-    def draw(self, row: Row, position: int) -> int:
-        """A token drawn from `row` for `position` of the full context."""
+    def draw(self, row: Row, position: int, purpose: Purpose = Purpose.DRAW) -> int:
+        """A token drawn from `row` for `position` of the full context; `purpose` is DRAW or RESIDUAL."""
         ...
 
     def accept(self, prob: float, position: int, sibling: int) -> bool:
@@ -26,17 +26,23 @@ class Choices(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SeededChoices:
-    """Choices by the request's noise (THEORY 1): the same token for the same row and position, with any company."""
+    """Choices by the request's noise (THEORY 1): the same token for the same row and position, with any company.
+
+    `plain` is the stream of plain draws. Nucleus requests have one of their own, since a drafter may have learned what
+    the stream of exact ones gave.
+    """
 
     params: SamplingParams
+    plain: Purpose = Purpose.DRAW
 
-    def draw(self, row: Row, position: int) -> int:
+    def draw(self, row: Row, position: int, purpose: Purpose = Purpose.DRAW) -> int:
         """Gumbel-max over the support, ties to the lowest id; greedy requests take the argmax."""
         if len(row.token_ids) == 1:
             return int(row.token_ids[0])
         if self.params.greedy:
             return row.argmax()
-        key = noise_key(self.params.seed, self.params.choice, position, Purpose.DRAW)
+        stream = self.plain if purpose is Purpose.DRAW else purpose
+        key = noise_key(self.params.seed, self.params.choice, position, stream)
         return int(row.token_ids[np.argmax(row.probs / exponential(key, row.token_ids))])
 
     def accept(self, prob: float, position: int, sibling: int) -> bool:

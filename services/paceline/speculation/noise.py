@@ -8,6 +8,8 @@ decides a draw. Source: THEORY 1; splitmix64 is Steele, Lea and Flood 2014.
 
 from __future__ import annotations
 
+import hashlib
+import struct
 from enum import IntEnum
 
 import numpy as np
@@ -27,6 +29,7 @@ class Purpose(IntEnum):
     DRAW = 1  # the token drawn at a position; coupled proposals look at it too
     ACCEPT = 2  # uniforms of accept tests
     RESIDUAL = 3  # the draw from a residual after every sibling was rejected
+    NUCLEUS = 4  # the token drawn at a position of a nucleus request, which no tree may know (THEORY 4)
     PROPOSE = 5  # drawing siblings; used for nothing else (THEORY 3, clause 5)
 
 
@@ -43,6 +46,12 @@ def noise_key(seed: int, choice: int, position: int, purpose: Purpose) -> int:
     for part in (choice, position, int(purpose)):
         key = _mix((key ^ _mix((part + 1) * _GOLDEN & _MASK)) + _GOLDEN & _MASK)
     return key
+
+
+def propose_seed(seed: int, choice: int) -> int:
+    """The seed of the noise that draws siblings: a drafter may have it, and cannot infer the request's from it."""
+    digest = hashlib.sha256(b"paceline propose" + struct.pack("<QI", seed & _MASK, choice)).digest()
+    return int.from_bytes(digest[:8], "little")
 
 
 def noise_bits_numpy(key: int, ids: NDArray[np.int64]) -> NDArray[np.uint64]:

@@ -6,6 +6,7 @@ every device, and a row of a vocabulary is too small to share between threads th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +48,15 @@ class Row:
         index = int(np.searchsorted(self.token_ids, token))
         return float(self.probs[index]) if index < len(self.token_ids) and self.token_ids[index] == token else 0.0
 
+    def without(self, tokens: Sequence[int]) -> Row:
+        """The row given that the token is none of `tokens`, renormalised. Raises ValueError if nothing is left."""
+        kept = ~np.isin(self.token_ids, np.asarray(tokens, dtype=np.int64))
+        probs = self.probs[kept].astype(np.float64)
+        total = float(probs.sum())
+        if not total > 0:
+            raise ValueError("the row has no token but those left out")
+        return Row(self.token_ids[kept], probs / total)
+
     def argmax(self) -> int:
         """The most probable token, ties to the lowest id."""
         return int(self.token_ids[np.argmax(self.probs)])
@@ -86,7 +96,7 @@ def process(logits: torch.Tensor, params: SamplingParams, vocab_size: int, dtype
     np.exp(probs, out=probs)
     probs /= probs.sum()
     if params.top_p < 1.0:
-        kept = _nucleus(probs, params.top_p)
+        kept = smallest_set(probs, params.top_p)
         token_ids = kept if token_ids is None else token_ids[kept]
         probs = probs[kept]
         probs /= probs.sum()
@@ -114,8 +124,8 @@ def _largest(values: NDArray[np.floating[Any]], edge: np.floating[Any], count: i
     return np.flatnonzero(chosen)
 
 
-def _nucleus(probs: NDArray[np.floating[Any]], mass: float) -> NDArray[np.int64]:
-    """Ascending indices of the smallest set of largest `probs` ([N]) whose sum reaches `mass`; at least one.
+def smallest_set(probs: NDArray[np.floating[Any]], mass: float) -> NDArray[np.int64]:
+    """Ascending indices of the smallest set of largest `probs` ([N], sum 1) whose sum reaches `mass`; at least one.
 
     The token that crosses the threshold is kept. Only values are sorted, so that ties need no care before the end.
     """

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from paceline.speculation.propose import Candidates, ranked
+from paceline.speculation.rows import Row
 from paceline.speculation.tree import ROOT, DraftTree
 
 Path = tuple[int, ...]  # tokens from the first level down; empty for the root
@@ -87,3 +88,23 @@ def prune(tree: DraftTree, budget: int, log_probs: Sequence[float] | None = None
         return ranked(tree.tokens[nodes], np.asarray([known[node] for node in nodes], dtype=np.float64), len(nodes))
 
     return best_first(expand, budget, len(tree))
+
+
+def rerank(tree: DraftTree, row: Row, budget: int) -> DraftTree:
+    """The `budget` best nodes of `tree` by path score, with the target's own row for the first token.
+
+    The score of a path is p(first token | context) times the drafter's probabilities of the rest.
+    Source: Lee et al., Understanding Target Probability Reuse, arXiv 2610.29210.
+
+    Args:
+        tree: the drafter's candidates, usually more than `budget`, with log-probabilities.
+        row: the target's row at the context.
+        budget: most nodes.
+    """
+    if tree.log_probs is None:
+        raise ValueError("the tree carries no log-probabilities to prune by")
+    log_probs = tree.log_probs.astype(np.float64)
+    for node in tree.children(ROOT):
+        prob = row.prob(int(tree.tokens[node]))
+        log_probs[node] = math.log(prob) if prob > 0 else -math.inf
+    return prune(tree, budget, log_probs.tolist())

@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.speculation.proposal_row import ProposalRow
+
 ROOT = -1  # parent of the first level: the context's last token, which is not a node
 
+Rows = tuple[ProposalRow | None, ...]
 IntArray = NDArray[np.int32]
 FloatArray = NDArray[np.float32]
 
@@ -28,6 +31,7 @@ class DraftTree:
     tokens: IntArray  # [N] int32
     parents: IntArray  # [N] int32
     log_probs: FloatArray | None = None  # [N] float32, log of the drafter's probability given the parent
+    rows: Rows | None = None  # sampled trees: [N + 1] what the children of ROOT, then of each node, were drawn from
     depths: IntArray = field(init=False)  # [N] int32, 1 for children of the root
 
     def __post_init__(self) -> None:
@@ -41,13 +45,18 @@ class DraftTree:
 
     @classmethod
     def build(
-        cls, tokens: Sequence[int], parents: Sequence[int], log_probs: Sequence[float] | None = None
+        cls,
+        tokens: Sequence[int],
+        parents: Sequence[int],
+        log_probs: Sequence[float] | None = None,
+        rows: Sequence[ProposalRow | None] | None = None,
     ) -> DraftTree:
         """From Python sequences of equal length, which are trusted; see `checked` for the wire."""
         return cls(
             np.asarray(tokens, dtype=np.int32),
             np.asarray(parents, dtype=np.int32),
             None if log_probs is None else np.asarray(log_probs, dtype=np.float32),
+            None if rows is None else tuple(rows),
         )
 
     @classmethod
@@ -66,6 +75,7 @@ class DraftTree:
         tokens: IntArray,
         parents: IntArray,
         log_probs: FloatArray | None,
+        rows: Rows | None = None,
         *,
         vocab_size: int,
         max_nodes: int,
@@ -93,7 +103,9 @@ class DraftTree:
             seen.add((parent, token))
         if log_probs is not None and count and not (np.isfinite(log_probs).all() and float(log_probs.max()) <= 1e-3):
             raise TreeFault("log-probabilities must be finite and at most 0")
-        tree = cls(tokens, parents, log_probs)
+        tree = cls(tokens, parents, log_probs, rows)
+        if rows is not None:
+            tree._check_rows(vocab_size)
         if count and int(tree.depths.max()) > max_depth:
             raise TreeFault(f"depth {int(tree.depths.max())}, allowed: at most {max_depth}")
         return tree
@@ -121,18 +133,11 @@ class DraftTree:
 
     def first(self, count: int) -> DraftTree:
         """The leading `count` nodes."""
-        if count >= len(self):
-            return self
-        log_probs = None if self.log_probs is None else self.log_probs[:count]
-        return DraftTree(self.tokens[:count], self.parents[:count], log_probs)
+        return self if count >= len(self) else self.keep(range(count))
 
     def keep(self, nodes: Sequence[int]) -> DraftTree:
         """The tree of `nodes`, ascending and closed under parents."""
-        index = {ROOT: ROOT} | {node: position for position, node in enumerate(nodes)}
-        picked = np.asarray(nodes, dtype=np.int64)
-        log_probs = None if self.log_probs is None else self.log_probs[picked]
-        parents = np.asarray([index[int(self.parents[node])] for node in nodes], dtype=np.int32)
-        return DraftTree(self.tokens[picked], parents, log_probs)
+        return self._picked(ROOT, nodes)
 
     def below(self, tokens: Sequence[int]) -> DraftTree | None:
         """The part below the path `tokens`, re-rooted there; None if the path leaves the tree."""
@@ -144,13 +149,32 @@ class DraftTree:
             top = child
         if top == ROOT:
             return self
-        index = {top: ROOT}
+        inside = {top}
         kept: list[int] = []
         for node, parent in enumerate(self.parents.tolist()):
-            if parent in index:
-                index[node] = len(kept)
+            if parent in inside:
+                inside.add(node)
                 kept.append(node)
-        picked = np.asarray(kept, dtype=np.int64)
+        return self._picked(top, kept)
+
+    def _picked(self, top: int, nodes: Sequence[int]) -> DraftTree:
+        """The tree of `nodes` under `top`, which becomes the root."""
+        index = {top: ROOT} | {node: position for position, node in enumerate(nodes)}
+        picked = np.asarray(nodes, dtype=np.int64)
+        parents = np.asarray([index[int(self.parents[node])] for node in nodes], dtype=np.int32)
         log_probs = None if self.log_probs is None else self.log_probs[picked]
-        parents = np.asarray([index[int(self.parents[node])] for node in kept], dtype=np.int32)
-        return DraftTree(self.tokens[picked], parents, log_probs)
+        rows = None if self.rows is None else tuple(self.rows[node + 1] for node in (top, *nodes))
+        return DraftTree(self.tokens[picked], parents, log_probs, rows)
+
+    def _check_rows(self, vocab_size: int) -> None:
+        """Raises TreeFault unless there is a row for the root and each node with children, and it holds them."""
+        assert self.rows is not None
+        if len(self.rows) != len(self) + 1:
+            raise TreeFault(f"{len(self.rows)} rows, allowed: {len(self) + 1} (the root's and one for each node)")
+        for node in range(ROOT, len(self)):
+            row, children = self.rows[node + 1], self.tokens[self.children(node)]
+            fault = row.fault(vocab_size) if row is not None else "none, although it has children"
+            if fault is not None and (row is not None or len(children)):
+                raise TreeFault(f"row below node {node}: {fault}")
+            if row is not None and not np.isin(children, row.token_ids).all():
+                raise TreeFault(f"row below node {node}: it lacks a child that was drawn from it")

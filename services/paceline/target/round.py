@@ -20,7 +20,7 @@ from paceline.runtime.kv import KVCache
 from paceline.runtime.runner import PassRows
 from paceline.speculation.rows import Row, process
 from paceline.speculation.tree import ROOT, DraftTree
-from paceline.speculation.verify import Walk, sample_match
+from paceline.speculation.verify import Walk, verify
 from paceline.target.ending import Delivery
 from paceline.target.fallback import Fallback
 from paceline.target.port import Advance, Open
@@ -88,7 +88,7 @@ def walk(turn: Turn, rows: PassRows, segment: int, vocab_size: int) -> Walk:
             rows.logits(segment, first + node if node != ROOT else first - 1), session.request.sampling, vocab_size
         )
 
-    return sample_match(turn.tree, row_at, session.choices, len(session.context), session.ending.is_eos)
+    return verify(turn.tree, row_at, session.choices, len(session.context), session.ending.is_eos)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,86 @@
+"""The shape of a sampled tree: how many children a node has is fixed before any is drawn (THEORY 3, clause 2).
+
+A node is named by the ranks of its ancestors in the order they were drawn, never by their tokens. Each rank has a
+standing probability; the shape is the best-first tree of these, so a budget goes where acceptances usually are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+
+from paceline.speculation.proposal_row import ProposalRow
+from paceline.speculation.propose import Candidates
+from paceline.speculation.select import Path, best_first
+from paceline.speculation.tree import ROOT, DraftTree
+
+FIRST, NEXT = 0.6, 0.4  # of the first sibling being accepted, and of each later one against the one before
+MOST_CHILDREN = 8
+
+
+@lru_cache(maxsize=256)
+def scheduled_shape(budget: int, max_depth: int) -> DraftTree:
+    """A tree whose tokens are ranks; log-probabilities are the standing ones. The same for every context."""
+    ranks = np.arange(MOST_CHILDREN, dtype=np.int32)
+    log_probs = math.log(FIRST) + ranks * math.log(NEXT)
+    return best_first(lambda _: Candidates(ranks, log_probs), budget, max_depth)
+
+
+def sampled_tree(
+    shape: DraftTree, row_below: Callable[[Path], ProposalRow | None], key_at: Callable[[int], int]
+) -> DraftTree:
+    """A tree of that shape with its siblings drawn.
+
+    Args:
+        shape: from `scheduled_shape`. Where a row has fewer tokens than a node has children, all of them are drawn.
+        row_below: the drafter's row below a path of tokens; None leaves the node a leaf. It may depend on the path and
+            on nothing that was drawn beside it.
+        key_at: key of the noise for siblings at a depth, 1 for the first level.
+
+    Returns:
+        Nodes in the order of the shape, with the shape's log-probabilities and the rows that siblings were drawn from.
+    """
+    wanted = {node: len(shape.children(node)) for node in range(ROOT, len(shape))}
+    tokens: list[int] = []
+    parents: list[int] = []
+    log_probs: list[float] = []
+    rows: list[ProposalRow | None] = [None]  # below the root, then below each node
+    kept: dict[int, int] = {ROOT: ROOT}  # node of the shape -> node of the tree
+    paths: dict[int, Path] = {ROOT: ()}  # by node of the shape
+    siblings: dict[int, list[int]] = {}
+
+    def drawn(above: int) -> list[int]:
+        if above not in siblings:
+            row = row_below(paths[above]) if wanted[above] else None
+            rows[kept[above] + 1] = row
+            siblings[above] = [] if row is None else row.draw(key_at(len(paths[above]) + 1), wanted[above])
+        return siblings[above]
+
+    for node, (rank, above) in enumerate(zip(shape.tokens.tolist(), shape.parents.tolist(), strict=True)):
+        if above not in kept or rank >= len(drawn(above)):
+            continue
+        kept[node] = len(tokens)
+        paths[node] = (*paths[above], drawn(above)[rank])
+        tokens.append(drawn(above)[rank])
+        parents.append(kept[above])
+        log_probs.append(float(shape.log_probs[node]) if shape.log_probs is not None else 0.0)
+        rows.append(None)
+    return DraftTree.build(tokens, parents, log_probs, rows)
+
+
+def drawn_as_told(tree: DraftTree, key_at: Callable[[int], int]) -> bool:
+    """True if every node's children are what its row and the noise give, in drawn order (faults, not malice)."""
+    if tree.rows is None:
+        return False
+    for node in range(ROOT, len(tree)):
+        children = tree.children(node)
+        row = tree.rows[node + 1]
+        if not children:
+            continue
+        depth = 1 if node == ROOT else int(tree.depths[node]) + 1
+        if row is None or row.draw(key_at(depth), len(children)) != tree.tokens[children].tolist():
+            return False
+    return True
