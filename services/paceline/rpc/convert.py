@@ -4,9 +4,47 @@ from __future__ import annotations
 
 from paceline.errors import InvalidField
 from paceline.rpc.arrays import bytes_to_floats, bytes_to_ints, floats_to_bytes, ints_to_bytes
+from paceline.speculation.modes import Proposal, Selection, WaitFor
+from paceline.speculation.nucleus import Nucleus
 from paceline.speculation.sampling import SamplingParams
 from paceline.speculation.tree import DraftTree, TreeFault
 from paceline.v1 import common_pb2, draft_pb2
+
+# Unspecified is in none of these tables: whoever reads a message decides what it means.
+PROPOSALS = {
+    common_pb2.PROPOSAL_RANKED: Proposal.RANKED,
+    common_pb2.PROPOSAL_COUPLED: Proposal.COUPLED,
+    common_pb2.PROPOSAL_SAMPLED: Proposal.SAMPLED,
+}
+SELECTIONS = {
+    common_pb2.SELECTION_RULE_AUTO: Selection.AUTO,
+    common_pb2.SELECTION_RULE_DRAFT: Selection.DRAFT,
+    common_pb2.SELECTION_RULE_RETAIN: Selection.RETAIN,
+    common_pb2.SELECTION_RULE_RERANK: Selection.RERANK,
+    common_pb2.SELECTION_RULE_DRAW_FIRST: Selection.DRAW_FIRST,
+}
+WAITS = {
+    common_pb2.WAIT_MODE_TREE: WaitFor.TREE,
+    common_pb2.WAIT_MODE_DEADLINE: WaitFor.DEADLINE,
+    common_pb2.WAIT_MODE_NEVER: WaitFor.NEVER,
+}
+PROPOSAL_NUMBERS = {kind: number for number, kind in PROPOSALS.items()}
+SELECTION_NUMBERS = {rule: number for number, rule in SELECTIONS.items()}
+WAIT_NUMBERS = {wait: number for number, wait in WAITS.items()}
+
+
+def nucleus_from_proto(message: common_pb2.NucleusVerification) -> Nucleus:
+    """Settings from a message, checked. Raises InvalidField for the first field out of range, and without a mass."""
+    if not message.HasField("mass"):
+        raise InvalidField("speculation.nucleus.mass", "nothing", "0 (the exact rule) to 1", "Set the nucleus's mass.")
+    optional = {
+        name: getattr(message, name) if message.HasField(name) else None
+        for name in ("temperature", "max_deviation", "max_deviation_per_token", "max_relaxations")
+    }
+    settings = Nucleus(mass=message.mass, **optional)
+    for field, value, allowed in settings.faults():
+        raise InvalidField(f"speculation.nucleus.{field}", value, allowed)
+    return settings
 
 
 def sampling_to_proto(params: SamplingParams, *, with_seed: bool = True) -> common_pb2.SamplingParams:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18paceline/v1/common.proto\x12\x0bpaceline.v1\"\x92\x01\n\x0eSamplingParams\x12\x18\n\x0btemperature\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05top_k\x18\x02 \x01(\x05H\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\x11\n\x04seed\x18\x04 \x01(\x04H\x03\x88\x01\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x07\n\x05_seed\"\x9e\x01\n\x11SpeculationParams\x12\x12\n\x05\x64raft\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12\x13\n\x06\x62udget\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\'\n\x08proposal\x18\x03 \x01(\x0e\x32\x15.paceline.v1.Proposal\x12\x15\n\x08strength\x18\x04 \x01(\x01H\x02\x88\x01\x01\x42\x08\n\x06_draftB\t\n\x07_budgetB\x0b\n\t_strength\"9\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\"\xb8\x01\n\x10SpeculationStats\x12\x0e\n\x06rounds\x18\x01 \x01(\r\x12\x0f\n\x07\x64rafted\x18\x02 \x01(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x03 \x01(\r\x12?\n\tfallbacks\x18\x04 \x03(\x0b\x32,.paceline.v1.SpeculationStats.FallbacksEntry\x1a\x30\n\x0e\x46\x61llbacksEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\"*\n\x07Timings\x12\x0e\n\x06ttft_s\x18\x01 \x01(\x01\x12\x0f\n\x07total_s\x18\x02 \x01(\x01*O\n\x08Proposal\x12\x18\n\x14PROPOSAL_UNSPECIFIED\x10\x00\x12\x13\n\x0fPROPOSAL_RANKED\x10\x01\x12\x14\n\x10PROPOSAL_COUPLED\x10\x02*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18paceline/v1/common.proto\x12\x0bpaceline.v1\"\x92\x01\n\x0eSamplingParams\x12\x18\n\x0btemperature\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05top_k\x18\x02 \x01(\x05H\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\x11\n\x04seed\x18\x04 \x01(\x04H\x03\x88\x01\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x07\n\x05_seed\"\xfd\x01\n\x13NucleusVerification\x12\x11\n\x04mass\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x18\n\x0btemperature\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x1a\n\rmax_deviation\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12$\n\x17max_deviation_per_token\x18\x04 \x01(\x01H\x03\x88\x01\x01\x12\x1c\n\x0fmax_relaxations\x18\x05 \x01(\rH\x04\x88\x01\x01\x42\x07\n\x05_massB\x0e\n\x0c_temperatureB\x10\n\x0e_max_deviationB\x1a\n\x18_max_deviation_per_tokenB\x12\n\x10_max_relaxations\"\xcf\x02\n\x11SpeculationParams\x12\x12\n\x05\x64raft\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12\x13\n\x06\x62udget\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\'\n\x08proposal\x18\x03 \x01(\x0e\x32\x15.paceline.v1.Proposal\x12\x15\n\x08strength\x18\x04 \x01(\x01H\x02\x88\x01\x01\x12\x31\n\x07nucleus\x18\x05 \x01(\x0b\x32 .paceline.v1.NucleusVerification\x12-\n\tselection\x18\x06 \x01(\x0e\x32\x1a.paceline.v1.SelectionRule\x12#\n\x04wait\x18\x07 \x01(\x0e\x32\x15.paceline.v1.WaitMode\x12\x18\n\x0b\x64\x65\x61\x64line_ms\x18\x08 \x01(\rH\x03\x88\x01\x01\x42\x08\n\x06_draftB\t\n\x07_budgetB\x0b\n\t_strengthB\x0e\n\x0c_deadline_ms\"9\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\"\xa5\x04\n\x10SpeculationStats\x12\x0e\n\x06rounds\x18\x01 \x01(\r\x12\x0f\n\x07\x64rafted\x18\x02 \x01(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x03 \x01(\r\x12?\n\tfallbacks\x18\x04 \x03(\x0b\x32,.paceline.v1.SpeculationStats.FallbacksEntry\x12\x16\n\x0erelaxed_tokens\x18\x05 \x01(\r\x12\x17\n\x0f\x64\x65viation_spent\x18\x06 \x01(\x01\x12H\n\x0elimits_applied\x18\x07 \x03(\x0b\x32\x30.paceline.v1.SpeculationStats.LimitsAppliedEntry\x12\x41\n\nselections\x18\x08 \x03(\x0b\x32-.paceline.v1.SpeculationStats.SelectionsEntry\x12\x12\n\nrow_passes\x18\t \x01(\r\x12\x16\n\x0erow_cache_hits\x18\n \x01(\r\x12\x18\n\x10tokens_held_back\x18\x0b \x01(\r\x1a\x30\n\x0e\x46\x61llbacksEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\x1a\x34\n\x12LimitsAppliedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\x1a\x31\n\x0fSelectionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\"*\n\x07Timings\x12\x0e\n\x06ttft_s\x18\x01 \x01(\x01\x12\x0f\n\x07total_s\x18\x02 \x01(\x01\"\xd7\x02\n\nRoundTrace\x12\x10\n\x08position\x18\x01 \x01(\r\x12\x0f\n\x07\x65mitted\x18\x02 \x03(\x05\x12\x0c\n\x04rule\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x13\n\x0btree_tokens\x18\x05 \x03(\x05\x12\x14\n\x0ctree_parents\x18\x06 \x03(\x05\x12\x16\n\x0etree_log_probs\x18\x07 \x03(\x02\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x08 \x03(\r\x12\x0f\n\x07relaxed\x18\t \x03(\r\x12\x12\n\x05\x64rawn\x18\n \x01(\x05H\x00\x88\x01\x01\x12\x0f\n\x07\x66ocused\x18\x0b \x01(\x08\x12\x10\n\x08\x66\x61llback\x18\x0c \x01(\t\x12\x15\n\x08\x64raft_ms\x18\r \x01(\x01H\x01\x88\x01\x01\x12\x0f\n\x07pass_ms\x18\x0e \x01(\x01\x12\x13\n\x0bpass_tokens\x18\x0f \x01(\r\x12\x17\n\x0f\x64\x65viation_spent\x18\x10 \x01(\x01\x42\x08\n\x06_drawnB\x0b\n\t_draft_ms*e\n\x08Proposal\x12\x18\n\x14PROPOSAL_UNSPECIFIED\x10\x00\x12\x13\n\x0fPROPOSAL_RANKED\x10\x01\x12\x14\n\x10PROPOSAL_COUPLED\x10\x02\x12\x14\n\x10PROPOSAL_SAMPLED\x10\x03*\xb7\x01\n\rSelectionRule\x12\x1e\n\x1aSELECTION_RULE_UNSPECIFIED\x10\x00\x12\x17\n\x13SELECTION_RULE_AUTO\x10\x01\x12\x18\n\x14SELECTION_RULE_DRAFT\x10\x02\x12\x19\n\x15SELECTION_RULE_RETAIN\x10\x03\x12\x19\n\x15SELECTION_RULE_RERANK\x10\x04\x12\x1d\n\x19SELECTION_RULE_DRAW_FIRST\x10\x05*f\n\x08WaitMode\x12\x19\n\x15WAIT_MODE_UNSPECIFIED\x10\x00\x12\x12\n\x0eWAIT_MODE_TREE\x10\x01\x12\x16\n\x12WAIT_MODE_DEADLINE\x10\x02\x12\x13\n\x0fWAIT_MODE_NEVER\x10\x03*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,20 +33,36 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SPECULATIONSTATS_FALLBACKSENTRY']._loaded_options = None
   _globals['_SPECULATIONSTATS_FALLBACKSENTRY']._serialized_options = b'8\001'
-  _globals['_PROPOSAL']._serialized_start=641
-  _globals['_PROPOSAL']._serialized_end=720
-  _globals['_FINISHREASON']._serialized_start=722
-  _globals['_FINISHREASON']._serialized_end=817
+  _globals['_SPECULATIONSTATS_LIMITSAPPLIEDENTRY']._loaded_options = None
+  _globals['_SPECULATIONSTATS_LIMITSAPPLIEDENTRY']._serialized_options = b'8\001'
+  _globals['_SPECULATIONSTATS_SELECTIONSENTRY']._loaded_options = None
+  _globals['_SPECULATIONSTATS_SELECTIONSENTRY']._serialized_options = b'8\001'
+  _globals['_PROPOSAL']._serialized_start=1785
+  _globals['_PROPOSAL']._serialized_end=1886
+  _globals['_SELECTIONRULE']._serialized_start=1889
+  _globals['_SELECTIONRULE']._serialized_end=2072
+  _globals['_WAITMODE']._serialized_start=2074
+  _globals['_WAITMODE']._serialized_end=2176
+  _globals['_FINISHREASON']._serialized_start=2178
+  _globals['_FINISHREASON']._serialized_end=2273
   _globals['_SAMPLINGPARAMS']._serialized_start=42
   _globals['_SAMPLINGPARAMS']._serialized_end=188
-  _globals['_SPECULATIONPARAMS']._serialized_start=191
-  _globals['_SPECULATIONPARAMS']._serialized_end=349
-  _globals['_USAGE']._serialized_start=351
-  _globals['_USAGE']._serialized_end=408
-  _globals['_SPECULATIONSTATS']._serialized_start=411
-  _globals['_SPECULATIONSTATS']._serialized_end=595
-  _globals['_SPECULATIONSTATS_FALLBACKSENTRY']._serialized_start=547
-  _globals['_SPECULATIONSTATS_FALLBACKSENTRY']._serialized_end=595
-  _globals['_TIMINGS']._serialized_start=597
-  _globals['_TIMINGS']._serialized_end=639
+  _globals['_NUCLEUSVERIFICATION']._serialized_start=191
+  _globals['_NUCLEUSVERIFICATION']._serialized_end=444
+  _globals['_SPECULATIONPARAMS']._serialized_start=447
+  _globals['_SPECULATIONPARAMS']._serialized_end=782
+  _globals['_USAGE']._serialized_start=784
+  _globals['_USAGE']._serialized_end=841
+  _globals['_SPECULATIONSTATS']._serialized_start=844
+  _globals['_SPECULATIONSTATS']._serialized_end=1393
+  _globals['_SPECULATIONSTATS_FALLBACKSENTRY']._serialized_start=1240
+  _globals['_SPECULATIONSTATS_FALLBACKSENTRY']._serialized_end=1288
+  _globals['_SPECULATIONSTATS_LIMITSAPPLIEDENTRY']._serialized_start=1290
+  _globals['_SPECULATIONSTATS_LIMITSAPPLIEDENTRY']._serialized_end=1342
+  _globals['_SPECULATIONSTATS_SELECTIONSENTRY']._serialized_start=1344
+  _globals['_SPECULATIONSTATS_SELECTIONSENTRY']._serialized_end=1393
+  _globals['_TIMINGS']._serialized_start=1395
+  _globals['_TIMINGS']._serialized_end=1437
+  _globals['_ROUNDTRACE']._serialized_start=1440
+  _globals['_ROUNDTRACE']._serialized_end=1783
 # @@protoc_insertion_point(module_scope)

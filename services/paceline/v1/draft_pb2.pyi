@@ -31,32 +31,58 @@ class DraftRequest(_message.Message):
     def __init__(self, updates: _Optional[_Iterable[_Union[SessionUpdate, _Mapping]]] = ...) -> None: ...
 
 class SessionUpdate(_message.Message):
-    __slots__ = ("session", "epoch", "open", "advance", "close")
+    __slots__ = ("session", "epoch", "open", "advance", "close", "target_row")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     OPEN_FIELD_NUMBER: _ClassVar[int]
     ADVANCE_FIELD_NUMBER: _ClassVar[int]
     CLOSE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_ROW_FIELD_NUMBER: _ClassVar[int]
     session: int
     epoch: int
     open: OpenSession
     advance: AdvanceSession
     close: CloseSession
-    def __init__(self, session: _Optional[int] = ..., epoch: _Optional[int] = ..., open: _Optional[_Union[OpenSession, _Mapping]] = ..., advance: _Optional[_Union[AdvanceSession, _Mapping]] = ..., close: _Optional[_Union[CloseSession, _Mapping]] = ...) -> None: ...
+    target_row: TargetRow
+    def __init__(self, session: _Optional[int] = ..., epoch: _Optional[int] = ..., open: _Optional[_Union[OpenSession, _Mapping]] = ..., advance: _Optional[_Union[AdvanceSession, _Mapping]] = ..., close: _Optional[_Union[CloseSession, _Mapping]] = ..., target_row: _Optional[_Union[TargetRow, _Mapping]] = ...) -> None: ...
 
 class DraftOptions(_message.Message):
-    __slots__ = ("proposal", "strength", "sampling", "eos_token_ids", "learn")
+    __slots__ = ("proposal", "strength", "sampling", "eos_token_ids", "learn", "propose_seed")
     PROPOSAL_FIELD_NUMBER: _ClassVar[int]
     STRENGTH_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     EOS_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     LEARN_FIELD_NUMBER: _ClassVar[int]
+    PROPOSE_SEED_FIELD_NUMBER: _ClassVar[int]
     proposal: _common_pb2.Proposal
     strength: float
     sampling: _common_pb2.SamplingParams
     eos_token_ids: _containers.RepeatedScalarFieldContainer[int]
     learn: bool
-    def __init__(self, proposal: _Optional[_Union[_common_pb2.Proposal, str]] = ..., strength: _Optional[float] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., learn: _Optional[bool] = ...) -> None: ...
+    propose_seed: int
+    def __init__(self, proposal: _Optional[_Union[_common_pb2.Proposal, str]] = ..., strength: _Optional[float] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., learn: _Optional[bool] = ..., propose_seed: _Optional[int] = ...) -> None: ...
+
+class SparseRow(_message.Message):
+    __slots__ = ("token_ids", "probs", "tail")
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    PROBS_FIELD_NUMBER: _ClassVar[int]
+    TAIL_FIELD_NUMBER: _ClassVar[int]
+    token_ids: bytes
+    probs: bytes
+    tail: float
+    def __init__(self, token_ids: _Optional[bytes] = ..., probs: _Optional[bytes] = ..., tail: _Optional[float] = ...) -> None: ...
+
+class TargetRow(_message.Message):
+    __slots__ = ("base_length", "drawn", "row", "budget")
+    BASE_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    DRAWN_FIELD_NUMBER: _ClassVar[int]
+    ROW_FIELD_NUMBER: _ClassVar[int]
+    BUDGET_FIELD_NUMBER: _ClassVar[int]
+    base_length: int
+    drawn: int
+    row: SparseRow
+    budget: int
+    def __init__(self, base_length: _Optional[int] = ..., drawn: _Optional[int] = ..., row: _Optional[_Union[SparseRow, _Mapping]] = ..., budget: _Optional[int] = ...) -> None: ...
 
 class OpenSession(_message.Message):
     __slots__ = ("context_tokens", "prompt_length", "tokenizer_fingerprint", "vocab_size", "options", "budget")
@@ -109,16 +135,30 @@ class SessionReply(_message.Message):
     def __init__(self, session: _Optional[int] = ..., epoch: _Optional[int] = ..., tree: _Optional[_Union[DraftTree, _Mapping]] = ..., evicted: _Optional[_Union[SessionEvicted, _Mapping]] = ..., error: _Optional[_Union[SessionError, _Mapping]] = ...) -> None: ...
 
 class DraftTree(_message.Message):
-    __slots__ = ("base_length", "tokens", "parents", "log_probs")
+    __slots__ = ("base_length", "tokens", "parents", "log_probs", "growing", "rows")
     BASE_LENGTH_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     PARENTS_FIELD_NUMBER: _ClassVar[int]
     LOG_PROBS_FIELD_NUMBER: _ClassVar[int]
+    GROWING_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
     base_length: int
     tokens: bytes
     parents: bytes
     log_probs: bytes
-    def __init__(self, base_length: _Optional[int] = ..., tokens: _Optional[bytes] = ..., parents: _Optional[bytes] = ..., log_probs: _Optional[bytes] = ...) -> None: ...
+    growing: bool
+    rows: _containers.RepeatedCompositeFieldContainer[ProposalRow]
+    def __init__(self, base_length: _Optional[int] = ..., tokens: _Optional[bytes] = ..., parents: _Optional[bytes] = ..., log_probs: _Optional[bytes] = ..., growing: _Optional[bool] = ..., rows: _Optional[_Iterable[_Union[ProposalRow, _Mapping]]] = ...) -> None: ...
+
+class ProposalRow(_message.Message):
+    __slots__ = ("node", "token_ids", "weights")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    node: int
+    token_ids: bytes
+    weights: bytes
+    def __init__(self, node: _Optional[int] = ..., token_ids: _Optional[bytes] = ..., weights: _Optional[bytes] = ...) -> None: ...
 
 class SessionEvicted(_message.Message):
     __slots__ = ("reason",)

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from paceline.v1 import common_pb2 as paceline_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bpaceline/v1/inference.proto\x12\x0bpaceline.v1\x1a\x18paceline/v1/common.proto\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"7\n\tChatInput\x12*\n\x08messages\x18\x01 \x03(\x0b\x32\x18.paceline.v1.ChatMessage\"\x1f\n\nTokenInput\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\"\xb7\x06\n\x0fGenerateRequest\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12&\n\x04\x63hat\x18\x02 \x01(\x0b\x32\x16.paceline.v1.ChatInputH\x00\x12)\n\x06tokens\x18\x03 \x01(\x0b\x32\x17.paceline.v1.TokenInputH\x00\x12-\n\x08sampling\x18\x04 \x01(\x0b\x32\x1b.paceline.v1.SamplingParams\x12\x17\n\nmax_tokens\x18\x05 \x01(\x05H\x01\x88\x01\x01\x12\x0c\n\x04stop\x18\x06 \x03(\t\x12\x17\n\nignore_eos\x18\x07 \x01(\x08H\x02\x88\x01\x01\x12\x33\n\x0bspeculation\x18\x08 \x01(\x0b\x32\x1e.paceline.v1.SpeculationParams\x12\x18\n\x0b\x64\x65\x61\x64line_ms\x18\t \x01(\rH\x03\x88\x01\x01\x12\r\n\x05model\x18\n \x01(\t\x12\x0e\n\x01n\x18\x14 \x01(\x05H\x04\x88\x01\x01\x12\x12\n\x05min_p\x18\x15 \x01(\x01H\x05\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\x16 \x01(\x01H\x06\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x17 \x01(\x01H\x07\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x18 \x01(\x01H\x08\x88\x01\x01\x12?\n\nlogit_bias\x18\x19 \x03(\x0b\x32+.paceline.v1.GenerateRequest.LogitBiasEntry\x12\x15\n\x08logprobs\x18\x1a \x01(\x05H\t\x88\x01\x01\x12\x17\n\nmin_tokens\x18\x1b \x01(\x05H\n\x88\x01\x01\x12\x18\n\x0bjson_schema\x18\x1c \x01(\tH\x0b\x88\x01\x01\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x07\n\x05inputB\r\n\x0b_max_tokensB\r\n\x0b_ignore_eosB\x0e\n\x0c_deadline_msB\x04\n\x02_nB\x08\n\x06_min_pB\x14\n\x12_frequency_penaltyB\x13\n\x11_presence_penaltyB\x15\n\x13_repetition_penaltyB\x0b\n\t_logprobsB\r\n\x0b_min_tokensB\x0e\n\x0c_json_schema\"(\n\x05\x44\x65lta\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12\x0c\n\x04text\x18\x02 \x01(\t\"\xe2\x01\n\x06\x46inish\x12)\n\x06reason\x18\x01 \x01(\x0e\x32\x19.paceline.v1.FinishReason\x12\x12\n\nstop_match\x18\x02 \x01(\t\x12!\n\x05usage\x18\x03 \x01(\x0b\x32\x12.paceline.v1.Usage\x12\x32\n\x0bspeculation\x18\x04 \x01(\x0b\x32\x1d.paceline.v1.SpeculationStats\x12%\n\x07timings\x18\x05 \x01(\x0b\x32\x14.paceline.v1.Timings\x12\x0c\n\x04seed\x18\x06 \x01(\x04\x12\r\n\x05model\x18\x07 \x01(\t\"g\n\x10GenerateResponse\x12#\n\x05\x64\x65lta\x18\x01 \x01(\x0b\x32\x12.paceline.v1.DeltaH\x00\x12%\n\x06\x66inish\x18\x02 \x01(\x0b\x32\x13.paceline.v1.FinishH\x00\x42\x07\n\x05\x65vent\"\x15\n\x13GetModelInfoRequest\"\xc7\x02\n\x14GetModelInfoResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x12\n\nvocab_size\x18\x02 \x01(\r\x12\x16\n\x0e\x63ontext_length\x18\x03 \x01(\r\x12\x15\n\reos_token_ids\x18\x04 \x03(\x05\x12\r\n\x05\x64type\x18\x05 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x06 \x01(\t\x12\x1d\n\x15tokenizer_fingerprint\x18\x07 \x01(\t\x12\x10\n\x08proposer\x18\x08 \x01(\t\x12\x35\n\x10\x64\x65\x66\x61ult_sampling\x18\t \x01(\x0b\x32\x1b.paceline.v1.SamplingParams\x12\x16\n\x0e\x64\x65\x66\x61ult_budget\x18\n \x01(\r\x12\x12\n\nmax_budget\x18\x0b \x01(\r\x12\x0f\n\x07version\x18\x0c \x01(\t\x12\x19\n\x11has_chat_template\x18\r \x01(\x08\"\x12\n\x10GetStatusRequest\"\xf8\x02\n\x0cTargetStatus\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x17\n\x0f\x61\x63tive_sessions\x18\x03 \x01(\r\x12\x17\n\x0fqueued_sessions\x18\x04 \x01(\r\x12\x15\n\rkv_pages_used\x18\x05 \x01(\r\x12\x16\n\x0ekv_pages_total\x18\x06 \x01(\r\x12\x0e\n\x06passes\x18\x07 \x01(\x04\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x08 \x01(\x04\x12\x0f\n\x07\x64rafted\x18\t \x01(\x04\x12\x0f\n\x07\x65mitted\x18\n \x01(\x04\x12;\n\tfallbacks\x18\x0b \x03(\x0b\x32(.paceline.v1.TargetStatus.FallbacksEntry\x12\x17\n\x0f\x64rafter_address\x18\x0c \x01(\t\x12\x15\n\rdrafter_state\x18\r \x01(\t\x1a\x30\n\x0e\x46\x61llbacksEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"j\n\rDrafterStatus\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x10\n\x08proposer\x18\x03 \x01(\t\x12\x10\n\x08sessions\x18\x04 \x01(\r\x12\x0f\n\x07streams\x18\x05 \x01(\r\"\x87\x01\n\x11GetStatusResponse\x12\x18\n\x10gateway_requests\x18\x01 \x01(\r\x12*\n\x07targets\x18\x02 \x03(\x0b\x32\x19.paceline.v1.TargetStatus\x12,\n\x08\x64rafters\x18\x03 \x03(\x0b\x32\x1a.paceline.v1.DrafterStatus2\xfe\x01\n\x10InferenceService\x12I\n\x08Generate\x12\x1c.paceline.v1.GenerateRequest\x1a\x1d.paceline.v1.GenerateResponse0\x01\x12S\n\x0cGetModelInfo\x12 .paceline.v1.GetModelInfoRequest\x1a!.paceline.v1.GetModelInfoResponse\x12J\n\tGetStatus\x12\x1d.paceline.v1.GetStatusRequest\x1a\x1e.paceline.v1.GetStatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bpaceline/v1/inference.proto\x12\x0bpaceline.v1\x1a\x18paceline/v1/common.proto\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"7\n\tChatInput\x12*\n\x08messages\x18\x01 \x03(\x0b\x32\x18.paceline.v1.ChatMessage\"\x1f\n\nTokenInput\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\"\xd5\x06\n\x0fGenerateRequest\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12&\n\x04\x63hat\x18\x02 \x01(\x0b\x32\x16.paceline.v1.ChatInputH\x00\x12)\n\x06tokens\x18\x03 \x01(\x0b\x32\x17.paceline.v1.TokenInputH\x00\x12-\n\x08sampling\x18\x04 \x01(\x0b\x32\x1b.paceline.v1.SamplingParams\x12\x17\n\nmax_tokens\x18\x05 \x01(\x05H\x01\x88\x01\x01\x12\x0c\n\x04stop\x18\x06 \x03(\t\x12\x17\n\nignore_eos\x18\x07 \x01(\x08H\x02\x88\x01\x01\x12\x33\n\x0bspeculation\x18\x08 \x01(\x0b\x32\x1e.paceline.v1.SpeculationParams\x12\x18\n\x0b\x64\x65\x61\x64line_ms\x18\t \x01(\rH\x03\x88\x01\x01\x12\r\n\x05model\x18\n \x01(\t\x12\x12\n\x05trace\x18\x0b \x01(\x08H\x04\x88\x01\x01\x12\x0e\n\x01n\x18\x14 \x01(\x05H\x05\x88\x01\x01\x12\x12\n\x05min_p\x18\x15 \x01(\x01H\x06\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\x16 \x01(\x01H\x07\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x17 \x01(\x01H\x08\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x18 \x01(\x01H\t\x88\x01\x01\x12?\n\nlogit_bias\x18\x19 \x03(\x0b\x32+.paceline.v1.GenerateRequest.LogitBiasEntry\x12\x15\n\x08logprobs\x18\x1a \x01(\x05H\n\x88\x01\x01\x12\x17\n\nmin_tokens\x18\x1b \x01(\x05H\x0b\x88\x01\x01\x12\x18\n\x0bjson_schema\x18\x1c \x01(\tH\x0c\x88\x01\x01\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x07\n\x05inputB\r\n\x0b_max_tokensB\r\n\x0b_ignore_eosB\x0e\n\x0c_deadline_msB\x08\n\x06_traceB\x04\n\x02_nB\x08\n\x06_min_pB\x14\n\x12_frequency_penaltyB\x13\n\x11_presence_penaltyB\x15\n\x13_repetition_penaltyB\x0b\n\t_logprobsB\r\n\x0b_min_tokensB\x0e\n\x0c_json_schema\"Q\n\x05\x44\x65lta\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\'\n\x06rounds\x18\x03 \x03(\x0b\x32\x17.paceline.v1.RoundTrace\"\xe2\x01\n\x06\x46inish\x12)\n\x06reason\x18\x01 \x01(\x0e\x32\x19.paceline.v1.FinishReason\x12\x12\n\nstop_match\x18\x02 \x01(\t\x12!\n\x05usage\x18\x03 \x01(\x0b\x32\x12.paceline.v1.Usage\x12\x32\n\x0bspeculation\x18\x04 \x01(\x0b\x32\x1d.paceline.v1.SpeculationStats\x12%\n\x07timings\x18\x05 \x01(\x0b\x32\x14.paceline.v1.Timings\x12\x0c\n\x04seed\x18\x06 \x01(\x04\x12\r\n\x05model\x18\x07 \x01(\t\"g\n\x10GenerateResponse\x12#\n\x05\x64\x65lta\x18\x01 \x01(\x0b\x32\x12.paceline.v1.DeltaH\x00\x12%\n\x06\x66inish\x18\x02 \x01(\x0b\x32\x13.paceline.v1.FinishH\x00\x42\x07\n\x05\x65vent\"\x15\n\x13GetModelInfoRequest\"\xc8\x03\n\x14GetModelInfoResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x12\n\nvocab_size\x18\x02 \x01(\r\x12\x16\n\x0e\x63ontext_length\x18\x03 \x01(\r\x12\x15\n\reos_token_ids\x18\x04 \x03(\x05\x12\r\n\x05\x64type\x18\x05 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x06 \x01(\t\x12\x1d\n\x15tokenizer_fingerprint\x18\x07 \x01(\t\x12\x10\n\x08proposer\x18\x08 \x01(\t\x12\x35\n\x10\x64\x65\x66\x61ult_sampling\x18\t \x01(\x0b\x32\x1b.paceline.v1.SamplingParams\x12\x16\n\x0e\x64\x65\x66\x61ult_budget\x18\n \x01(\r\x12\x12\n\nmax_budget\x18\x0b \x01(\r\x12\x0f\n\x07version\x18\x0c \x01(\t\x12\x19\n\x11has_chat_template\x18\r \x01(\x08\x12\x35\n\x11\x64\x65\x66\x61ult_selection\x18\x0e \x01(\x0e\x32\x1a.paceline.v1.SelectionRule\x12+\n\x0c\x64\x65\x66\x61ult_wait\x18\x0f \x01(\x0e\x32\x15.paceline.v1.WaitMode\x12\x1b\n\x13\x64\x65\x66\x61ult_deadline_ms\x18\x10 \x01(\r\"\x12\n\x10GetStatusRequest\"\xad\x04\n\x0cTargetStatus\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x17\n\x0f\x61\x63tive_sessions\x18\x03 \x01(\r\x12\x17\n\x0fqueued_sessions\x18\x04 \x01(\r\x12\x15\n\rkv_pages_used\x18\x05 \x01(\r\x12\x16\n\x0ekv_pages_total\x18\x06 \x01(\r\x12\x0e\n\x06passes\x18\x07 \x01(\x04\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x08 \x01(\x04\x12\x0f\n\x07\x64rafted\x18\t \x01(\x04\x12\x0f\n\x07\x65mitted\x18\n \x01(\x04\x12;\n\tfallbacks\x18\x0b \x03(\x0b\x32(.paceline.v1.TargetStatus.FallbacksEntry\x12\x17\n\x0f\x64rafter_address\x18\x0c \x01(\t\x12\x15\n\rdrafter_state\x18\r \x01(\t\x12=\n\nselections\x18\x0e \x03(\x0b\x32).paceline.v1.TargetStatus.SelectionsEntry\x12\x18\n\x10selection_reason\x18\x0f \x01(\t\x12\x16\n\x0erow_cache_hits\x18\x10 \x01(\x04\x12\x0f\n\x07relaxed\x18\x11 \x01(\x04\x1a\x30\n\x0e\x46\x61llbacksEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a\x31\n\x0fSelectionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"j\n\rDrafterStatus\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x10\n\x08proposer\x18\x03 \x01(\t\x12\x10\n\x08sessions\x18\x04 \x01(\r\x12\x0f\n\x07streams\x18\x05 \x01(\r\"\x87\x01\n\x11GetStatusResponse\x12\x18\n\x10gateway_requests\x18\x01 \x01(\r\x12*\n\x07targets\x18\x02 \x03(\x0b\x32\x19.paceline.v1.TargetStatus\x12,\n\x08\x64rafters\x18\x03 \x03(\x0b\x32\x1a.paceline.v1.DrafterStatus2\xfe\x01\n\x10InferenceService\x12I\n\x08Generate\x12\x1c.paceline.v1.GenerateRequest\x1a\x1d.paceline.v1.GenerateResponse0\x01\x12S\n\x0cGetModelInfo\x12 .paceline.v1.GetModelInfoRequest\x1a!.paceline.v1.GetModelInfoResponse\x12J\n\tGetStatus\x12\x1d.paceline.v1.GetStatusRequest\x1a\x1e.paceline.v1.GetStatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,6 +36,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GENERATEREQUEST_LOGITBIASENTRY']._serialized_options = b'8\001'
   _globals['_TARGETSTATUS_FALLBACKSENTRY']._loaded_options = None
   _globals['_TARGETSTATUS_FALLBACKSENTRY']._serialized_options = b'8\001'
+  _globals['_TARGETSTATUS_SELECTIONSENTRY']._loaded_options = None
+  _globals['_TARGETSTATUS_SELECTIONSENTRY']._serialized_options = b'8\001'
   _globals['_CHATMESSAGE']._serialized_start=70
   _globals['_CHATMESSAGE']._serialized_end=114
   _globals['_CHATINPUT']._serialized_start=116
@@ -43,29 +45,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOKENINPUT']._serialized_start=173
   _globals['_TOKENINPUT']._serialized_end=204
   _globals['_GENERATEREQUEST']._serialized_start=207
-  _globals['_GENERATEREQUEST']._serialized_end=1030
-  _globals['_GENERATEREQUEST_LOGITBIASENTRY']._serialized_start=801
-  _globals['_GENERATEREQUEST_LOGITBIASENTRY']._serialized_end=849
-  _globals['_DELTA']._serialized_start=1032
-  _globals['_DELTA']._serialized_end=1072
-  _globals['_FINISH']._serialized_start=1075
-  _globals['_FINISH']._serialized_end=1301
-  _globals['_GENERATERESPONSE']._serialized_start=1303
-  _globals['_GENERATERESPONSE']._serialized_end=1406
-  _globals['_GETMODELINFOREQUEST']._serialized_start=1408
-  _globals['_GETMODELINFOREQUEST']._serialized_end=1429
-  _globals['_GETMODELINFORESPONSE']._serialized_start=1432
-  _globals['_GETMODELINFORESPONSE']._serialized_end=1759
-  _globals['_GETSTATUSREQUEST']._serialized_start=1761
-  _globals['_GETSTATUSREQUEST']._serialized_end=1779
-  _globals['_TARGETSTATUS']._serialized_start=1782
-  _globals['_TARGETSTATUS']._serialized_end=2158
-  _globals['_TARGETSTATUS_FALLBACKSENTRY']._serialized_start=2110
-  _globals['_TARGETSTATUS_FALLBACKSENTRY']._serialized_end=2158
-  _globals['_DRAFTERSTATUS']._serialized_start=2160
-  _globals['_DRAFTERSTATUS']._serialized_end=2266
-  _globals['_GETSTATUSRESPONSE']._serialized_start=2269
-  _globals['_GETSTATUSRESPONSE']._serialized_end=2404
-  _globals['_INFERENCESERVICE']._serialized_start=2407
-  _globals['_INFERENCESERVICE']._serialized_end=2661
+  _globals['_GENERATEREQUEST']._serialized_end=1060
+  _globals['_GENERATEREQUEST_LOGITBIASENTRY']._serialized_start=821
+  _globals['_GENERATEREQUEST_LOGITBIASENTRY']._serialized_end=869
+  _globals['_DELTA']._serialized_start=1062
+  _globals['_DELTA']._serialized_end=1143
+  _globals['_FINISH']._serialized_start=1146
+  _globals['_FINISH']._serialized_end=1372
+  _globals['_GENERATERESPONSE']._serialized_start=1374
+  _globals['_GENERATERESPONSE']._serialized_end=1477
+  _globals['_GETMODELINFOREQUEST']._serialized_start=1479
+  _globals['_GETMODELINFOREQUEST']._serialized_end=1500
+  _globals['_GETMODELINFORESPONSE']._serialized_start=1503
+  _globals['_GETMODELINFORESPONSE']._serialized_end=1959
+  _globals['_GETSTATUSREQUEST']._serialized_start=1961
+  _globals['_GETSTATUSREQUEST']._serialized_end=1979
+  _globals['_TARGETSTATUS']._serialized_start=1982
+  _globals['_TARGETSTATUS']._serialized_end=2539
+  _globals['_TARGETSTATUS_FALLBACKSENTRY']._serialized_start=2440
+  _globals['_TARGETSTATUS_FALLBACKSENTRY']._serialized_end=2488
+  _globals['_TARGETSTATUS_SELECTIONSENTRY']._serialized_start=2490
+  _globals['_TARGETSTATUS_SELECTIONSENTRY']._serialized_end=2539
+  _globals['_DRAFTERSTATUS']._serialized_start=2541
+  _globals['_DRAFTERSTATUS']._serialized_end=2647
+  _globals['_GETSTATUSRESPONSE']._serialized_start=2650
+  _globals['_GETSTATUSRESPONSE']._serialized_end=2785
+  _globals['_INFERENCESERVICE']._serialized_start=2788
+  _globals['_INFERENCESERVICE']._serialized_end=3042
 # @@protoc_insertion_point(module_scope)

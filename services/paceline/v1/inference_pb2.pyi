@@ -28,7 +28,7 @@ class TokenInput(_message.Message):
     def __init__(self, token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("text", "chat", "tokens", "sampling", "max_tokens", "stop", "ignore_eos", "speculation", "deadline_ms", "model", "n", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias", "logprobs", "min_tokens", "json_schema")
+    __slots__ = ("text", "chat", "tokens", "sampling", "max_tokens", "stop", "ignore_eos", "speculation", "deadline_ms", "model", "trace", "n", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias", "logprobs", "min_tokens", "json_schema")
     class LogitBiasEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -46,6 +46,7 @@ class GenerateRequest(_message.Message):
     SPECULATION_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
     N_FIELD_NUMBER: _ClassVar[int]
     MIN_P_FIELD_NUMBER: _ClassVar[int]
     FREQUENCY_PENALTY_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +66,7 @@ class GenerateRequest(_message.Message):
     speculation: _common_pb2.SpeculationParams
     deadline_ms: int
     model: str
+    trace: bool
     n: int
     min_p: float
     frequency_penalty: float
@@ -74,15 +76,17 @@ class GenerateRequest(_message.Message):
     logprobs: int
     min_tokens: int
     json_schema: str
-    def __init__(self, text: _Optional[str] = ..., chat: _Optional[_Union[ChatInput, _Mapping]] = ..., tokens: _Optional[_Union[TokenInput, _Mapping]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., max_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., ignore_eos: _Optional[bool] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationParams, _Mapping]] = ..., deadline_ms: _Optional[int] = ..., model: _Optional[str] = ..., n: _Optional[int] = ..., min_p: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., logprobs: _Optional[int] = ..., min_tokens: _Optional[int] = ..., json_schema: _Optional[str] = ...) -> None: ...
+    def __init__(self, text: _Optional[str] = ..., chat: _Optional[_Union[ChatInput, _Mapping]] = ..., tokens: _Optional[_Union[TokenInput, _Mapping]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., max_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., ignore_eos: _Optional[bool] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationParams, _Mapping]] = ..., deadline_ms: _Optional[int] = ..., model: _Optional[str] = ..., trace: _Optional[bool] = ..., n: _Optional[int] = ..., min_p: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., logprobs: _Optional[int] = ..., min_tokens: _Optional[int] = ..., json_schema: _Optional[str] = ...) -> None: ...
 
 class Delta(_message.Message):
-    __slots__ = ("token_ids", "text")
+    __slots__ = ("token_ids", "text", "rounds")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     text: str
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., text: _Optional[str] = ...) -> None: ...
+    rounds: _containers.RepeatedCompositeFieldContainer[_common_pb2.RoundTrace]
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., text: _Optional[str] = ..., rounds: _Optional[_Iterable[_Union[_common_pb2.RoundTrace, _Mapping]]] = ...) -> None: ...
 
 class Finish(_message.Message):
     __slots__ = ("reason", "stop_match", "usage", "speculation", "timings", "seed", "model")
@@ -115,7 +119,7 @@ class GetModelInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetModelInfoResponse(_message.Message):
-    __slots__ = ("model", "vocab_size", "context_length", "eos_token_ids", "dtype", "device", "tokenizer_fingerprint", "proposer", "default_sampling", "default_budget", "max_budget", "version", "has_chat_template")
+    __slots__ = ("model", "vocab_size", "context_length", "eos_token_ids", "dtype", "device", "tokenizer_fingerprint", "proposer", "default_sampling", "default_budget", "max_budget", "version", "has_chat_template", "default_selection", "default_wait", "default_deadline_ms")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_LENGTH_FIELD_NUMBER: _ClassVar[int]
@@ -129,6 +133,9 @@ class GetModelInfoResponse(_message.Message):
     MAX_BUDGET_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     HAS_CHAT_TEMPLATE_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_SELECTION_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_WAIT_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
     model: str
     vocab_size: int
     context_length: int
@@ -142,15 +149,25 @@ class GetModelInfoResponse(_message.Message):
     max_budget: int
     version: str
     has_chat_template: bool
-    def __init__(self, model: _Optional[str] = ..., vocab_size: _Optional[int] = ..., context_length: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., tokenizer_fingerprint: _Optional[str] = ..., proposer: _Optional[str] = ..., default_sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., default_budget: _Optional[int] = ..., max_budget: _Optional[int] = ..., version: _Optional[str] = ..., has_chat_template: _Optional[bool] = ...) -> None: ...
+    default_selection: _common_pb2.SelectionRule
+    default_wait: _common_pb2.WaitMode
+    default_deadline_ms: int
+    def __init__(self, model: _Optional[str] = ..., vocab_size: _Optional[int] = ..., context_length: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., tokenizer_fingerprint: _Optional[str] = ..., proposer: _Optional[str] = ..., default_sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., default_budget: _Optional[int] = ..., max_budget: _Optional[int] = ..., version: _Optional[str] = ..., has_chat_template: _Optional[bool] = ..., default_selection: _Optional[_Union[_common_pb2.SelectionRule, str]] = ..., default_wait: _Optional[_Union[_common_pb2.WaitMode, str]] = ..., default_deadline_ms: _Optional[int] = ...) -> None: ...
 
 class GetStatusRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class TargetStatus(_message.Message):
-    __slots__ = ("address", "incarnation", "active_sessions", "queued_sessions", "kv_pages_used", "kv_pages_total", "passes", "accepted", "drafted", "emitted", "fallbacks", "drafter_address", "drafter_state")
+    __slots__ = ("address", "incarnation", "active_sessions", "queued_sessions", "kv_pages_used", "kv_pages_total", "passes", "accepted", "drafted", "emitted", "fallbacks", "drafter_address", "drafter_state", "selections", "selection_reason", "row_cache_hits", "relaxed")
     class FallbacksEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class SelectionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -170,6 +187,10 @@ class TargetStatus(_message.Message):
     FALLBACKS_FIELD_NUMBER: _ClassVar[int]
     DRAFTER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     DRAFTER_STATE_FIELD_NUMBER: _ClassVar[int]
+    SELECTIONS_FIELD_NUMBER: _ClassVar[int]
+    SELECTION_REASON_FIELD_NUMBER: _ClassVar[int]
+    ROW_CACHE_HITS_FIELD_NUMBER: _ClassVar[int]
+    RELAXED_FIELD_NUMBER: _ClassVar[int]
     address: str
     incarnation: str
     active_sessions: int
@@ -183,7 +204,11 @@ class TargetStatus(_message.Message):
     fallbacks: _containers.ScalarMap[str, int]
     drafter_address: str
     drafter_state: str
-    def __init__(self, address: _Optional[str] = ..., incarnation: _Optional[str] = ..., active_sessions: _Optional[int] = ..., queued_sessions: _Optional[int] = ..., kv_pages_used: _Optional[int] = ..., kv_pages_total: _Optional[int] = ..., passes: _Optional[int] = ..., accepted: _Optional[int] = ..., drafted: _Optional[int] = ..., emitted: _Optional[int] = ..., fallbacks: _Optional[_Mapping[str, int]] = ..., drafter_address: _Optional[str] = ..., drafter_state: _Optional[str] = ...) -> None: ...
+    selections: _containers.ScalarMap[str, int]
+    selection_reason: str
+    row_cache_hits: int
+    relaxed: int
+    def __init__(self, address: _Optional[str] = ..., incarnation: _Optional[str] = ..., active_sessions: _Optional[int] = ..., queued_sessions: _Optional[int] = ..., kv_pages_used: _Optional[int] = ..., kv_pages_total: _Optional[int] = ..., passes: _Optional[int] = ..., accepted: _Optional[int] = ..., drafted: _Optional[int] = ..., emitted: _Optional[int] = ..., fallbacks: _Optional[_Mapping[str, int]] = ..., drafter_address: _Optional[str] = ..., drafter_state: _Optional[str] = ..., selections: _Optional[_Mapping[str, int]] = ..., selection_reason: _Optional[str] = ..., row_cache_hits: _Optional[int] = ..., relaxed: _Optional[int] = ...) -> None: ...
 
 class DrafterStatus(_message.Message):
     __slots__ = ("address", "incarnation", "proposer", "sessions", "streams")

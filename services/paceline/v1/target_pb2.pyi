@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class DecodeRequest(_message.Message):
-    __slots__ = ("prompt_tokens", "delivered_tokens", "sampling", "max_tokens", "stop", "ignore_eos", "speculation", "request_id")
+    __slots__ = ("prompt_tokens", "delivered_tokens", "sampling", "max_tokens", "stop", "ignore_eos", "speculation", "request_id", "deviation_spent", "relaxed_tokens", "trace")
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     DELIVERED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
@@ -18,6 +18,9 @@ class DecodeRequest(_message.Message):
     IGNORE_EOS_FIELD_NUMBER: _ClassVar[int]
     SPECULATION_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    DEVIATION_SPENT_FIELD_NUMBER: _ClassVar[int]
+    RELAXED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
     prompt_tokens: bytes
     delivered_tokens: bytes
     sampling: _common_pb2.SamplingParams
@@ -26,7 +29,10 @@ class DecodeRequest(_message.Message):
     ignore_eos: bool
     speculation: _common_pb2.SpeculationParams
     request_id: str
-    def __init__(self, prompt_tokens: _Optional[bytes] = ..., delivered_tokens: _Optional[bytes] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., max_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., ignore_eos: _Optional[bool] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationParams, _Mapping]] = ..., request_id: _Optional[str] = ...) -> None: ...
+    deviation_spent: float
+    relaxed_tokens: int
+    trace: bool
+    def __init__(self, prompt_tokens: _Optional[bytes] = ..., delivered_tokens: _Optional[bytes] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., max_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., ignore_eos: _Optional[bool] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationParams, _Mapping]] = ..., request_id: _Optional[str] = ..., deviation_spent: _Optional[float] = ..., relaxed_tokens: _Optional[int] = ..., trace: _Optional[bool] = ...) -> None: ...
 
 class TargetFinish(_message.Message):
     __slots__ = ("reason", "stop_match", "usage", "speculation", "timings")
@@ -43,12 +49,18 @@ class TargetFinish(_message.Message):
     def __init__(self, reason: _Optional[_Union[_common_pb2.FinishReason, str]] = ..., stop_match: _Optional[str] = ..., usage: _Optional[_Union[_common_pb2.Usage, _Mapping]] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationStats, _Mapping]] = ..., timings: _Optional[_Union[_common_pb2.Timings, _Mapping]] = ...) -> None: ...
 
 class DecodeResponse(_message.Message):
-    __slots__ = ("tokens", "finish")
+    __slots__ = ("tokens", "finish", "deviation_spent", "relaxed_tokens", "rounds")
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     FINISH_FIELD_NUMBER: _ClassVar[int]
+    DEVIATION_SPENT_FIELD_NUMBER: _ClassVar[int]
+    RELAXED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
     tokens: bytes
     finish: TargetFinish
-    def __init__(self, tokens: _Optional[bytes] = ..., finish: _Optional[_Union[TargetFinish, _Mapping]] = ...) -> None: ...
+    deviation_spent: float
+    relaxed_tokens: int
+    rounds: _containers.RepeatedCompositeFieldContainer[_common_pb2.RoundTrace]
+    def __init__(self, tokens: _Optional[bytes] = ..., finish: _Optional[_Union[TargetFinish, _Mapping]] = ..., deviation_spent: _Optional[float] = ..., relaxed_tokens: _Optional[int] = ..., rounds: _Optional[_Iterable[_Union[_common_pb2.RoundTrace, _Mapping]]] = ...) -> None: ...
 
 class GetTargetInfoRequest(_message.Message):
     __slots__ = ()
