@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from paceline.errors import PacelineError
 from paceline.runtime.toy import ToyRunner
+from paceline.speculation.modes import Proposal
 from paceline.speculation.sampling import SamplingParams
 from paceline.speculation.tree import DraftTree
 from paceline.target.config import TargetConfig
@@ -23,7 +24,7 @@ from paceline.target.events import EngineEvent
 from paceline.target.fallback import Fallback
 from paceline.target.finish import Finish
 from paceline.target.inbox import Inbox
-from paceline.target.port import Advance, Close, DraftFault, LinkDown, LinkUp, Open, TreeArrived, Update
+from paceline.target.port import Advance, Close, DraftFault, LinkDown, LinkUp, Open, RowTold, TreeArrived, Update
 from paceline.target.record import RoundRecord
 from paceline.target.request import DraftWish, SessionRequest
 
@@ -60,7 +61,8 @@ class Collector:
     def all_tokens(self) -> list[int]:
         return [token for delta in self.deltas for token in delta]
 
-    def tokens(self, tokens: Sequence[int]) -> None:
+    def tokens(self, tokens: Sequence[int], round_: RoundRecord) -> None:
+        assert round_.delivered == tuple(tokens)
         assert not self.done.is_set(), "tokens after the end"
         assert len(tokens) > 0, "an empty delta"
         self.deltas.append(tuple(tokens))
@@ -117,7 +119,11 @@ class FakeDrafter:
         self.epochs: dict[int, int] = {}
         self.opens: list[Open] = []
         self.frames = 0
+        self.rows = 0  # rows told
         self.full = False  # refuses frames
+        self.delay_s: Callable[[Sequence[Update]], float] | None = (
+            None  # how long answers to a frame take; None: none at all
+        )
         self.generation = 1  # of the connection that is up, or comes up next
         self.served = 0  # generation the contexts belong to
         self.clock = inbox._clock
@@ -141,7 +147,12 @@ class FakeDrafter:
             self.served = generation
             self.contexts.clear()
         answers = [answer for update in updates if (answer := self.take(update)) is not None]
-        self.inbox.post(answers)
+        if self.delay_s is None:
+            self.inbox.post(answers)
+        elif answers:
+            timer = threading.Timer(self.delay_s(updates), lambda: self.inbox.post(answers))
+            timer.daemon = True
+            timer.start()
         return True
 
     def take(self, update: Update) -> TreeArrived | DraftFault | None:
@@ -154,6 +165,13 @@ class FakeDrafter:
             self.opens.append(update)
             self.epochs[session] = update.epoch
             self.contexts[session] = update.context.tolist()
+        elif isinstance(update, RowTold):
+            assert update.epoch == self.epochs[session]
+            assert update.base_length == len(self.contexts[session]), "a row of another context"
+            assert 0 < update.row.probs.sum() <= 1 + 1e-6
+            self.rows += 1
+            if update.drawn is not None:
+                self.contexts[session].append(update.drawn)
         else:
             assert isinstance(update, Advance)
             assert update.epoch == self.epochs[session]
@@ -200,12 +218,14 @@ def running(
     *,
     stop_text: Callable[[tuple[str, ...]], StopText] | None = None,
     clock: Callable[[], float] = time.monotonic,
+    delay_s: Callable[[Sequence[Update]], float] | None = None,
     **config: object,
 ) -> Iterator[Rig]:
     """An engine with a linked drafter (`propose` None: none). At the end KV must be empty and whole."""
     settings = TargetConfig(**{"draft_deadline_ms": 5000.0, **config})  # type: ignore[arg-type]
     inbox: Inbox[EngineEvent] = Inbox(clock)
     drafter = FakeDrafter(inbox, propose or (lambda context, budget: None))
+    drafter.delay_s = delay_s
     records: list[RoundRecord] = []
     engine = TargetEngine(
         runner,
@@ -231,13 +251,20 @@ def running(
 
 
 def request(
-    prompt: Sequence[int], max_tokens: int, *, budget: int = 8, coupled: bool = False, **fields: object
+    prompt: Sequence[int],
+    max_tokens: int,
+    *,
+    budget: int = 8,
+    coupled: bool = False,
+    wish: DraftWish | None = None,
+    **fields: object,
 ) -> SessionRequest:
     """A request; other fields by name."""
+    kind = Proposal.COUPLED if coupled else Proposal.RANKED
     return SessionRequest(
         prompt=np.asarray(prompt, dtype=np.int32),
         max_tokens=max_tokens,
-        wish=DraftWish(budget=budget, coupled=coupled),
+        wish=wish or DraftWish(budget=budget, proposal=kind),
         **fields,  # type: ignore[arg-type]
     )
 

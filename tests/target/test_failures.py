@@ -188,10 +188,10 @@ def test_sessions_wait_for_kv_in_order() -> None:
                 super().__init__()
                 self.name = name
 
-            def tokens(self, tokens) -> None:
+            def tokens(self, tokens, round_) -> None:
                 if not self.deltas:
                     order.append(self.name)
-                super().tokens(tokens)
+                super().tokens(tokens, round_)
 
         sinks = [Named(name) for name in ("short", "long", "after")]
         for sink, (length, count) in zip(sinks, ((10, 20), (40, 30), (10, 20)), strict=True):

@@ -29,6 +29,7 @@ from paceline.target.port import (
     Retry,
     TreeArrived,
 )
+from paceline.speculation.modes import Proposal
 from paceline.target.request import DraftWish
 from paceline.v1 import common_pb2, draft_pb2
 from target.wire import PATIENCE_S, Directory, WireDrafter, serving, until
@@ -108,7 +109,7 @@ async def test_frames_of_a_step_travel_together_and_trees_come_back() -> None:
         generation = await harness.up()
         assert harness.link.state == "ready"
         assert harness.link.address == address
-        coupled = opened(session=8, epoch=3, budget=2, wish=DraftWish(8, coupled=True, strength=2.5))
+        coupled = opened(session=8, epoch=3, budget=2, wish=DraftWish(8, Proposal.COUPLED, strength=2.5))
         assert harness.send(generation, opened(), coupled)
         trees = [await harness.next(), await harness.next()]
         assert [(tree.session, tree.epoch, tree.base_length) for tree in trees] == [(7, 1, 3), (8, 3, 3)]  # type: ignore[union-attr]

@@ -39,7 +39,18 @@ class DrafterConfig(BaseModel):
         default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="Device of the model proposer."
     )
     max_sessions: int = Field(default=256, ge=1, le=65536, description="Sessions held at once; 1 to 65536.")
-    max_budget: int = Field(default=64, ge=1, le=4096, description="Most nodes of a tree; 1 to 4096.")
+    max_budget: int = Field(
+        default=192,
+        ge=1,
+        le=16384,
+        description="Most nodes of a tree; 1 to 16384. Targets that prune ask for three times their budget.",
+    )
+    known_rows: int = Field(
+        default=4096,
+        ge=0,
+        le=10_000_000,
+        description="Rows of targets kept by their context, to draft with when it comes again; about 1 kB each.",
+    )
     max_depth: int = Field(default=8, ge=1, le=64, description="Most levels of a tree; 1 to 64.")
     min_path_prob: float = Field(
         default=0.01,

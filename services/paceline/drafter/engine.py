@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from paceline.drafter.messages import Advance, Close, Fault, Open, Reply, Update
+from paceline.drafter.messages import Advance, Close, Fault, Open, Reply, RowTold, Update
 from paceline.drafter.proposer import ContextTooLong, NoSlot, Proposer, UnknownTokens, Want
 
 __all__ = ["Advance", "Close", "DrafterEngine", "Fault", "Open", "Reply", "Sink", "Update"]
@@ -141,7 +141,9 @@ class DrafterEngine:
                 return None
             if held is None:
                 return Reply(update.session, update.epoch, fault=Fault.PROTOCOL, message="the session is not open")
-            return self._advance(stream, held, update)
+            if isinstance(update, RowTold):
+                return self._row_told(stream, held, update)
+            return self._advance(stream, held, update.base_length, update.tokens, update)
         except Exception as error:
             for kind, fault in _FAULTS.items():
                 if isinstance(error, kind):
@@ -164,16 +166,29 @@ class DrafterEngine:
         )
         return None
 
-    def _advance(self, stream: int, held: _Session, update: Advance) -> Reply | None:
-        if update.base_length != held.length:
-            message = f"base length {update.base_length}, the session has {held.length} tokens"
-            return self._failed(stream, update, Fault.PROTOCOL, message)
-        if len(update.tokens):
-            if not 0 <= min(update.tokens) <= max(update.tokens) < held.vocab_size:
-                message = f"tokens {list(update.tokens)[:16]}, allowed: 0 to {held.vocab_size - 1}"
+    def _row_told(self, stream: int, held: _Session, update: RowTold) -> Reply | None:
+        """The row is kept for the context it belongs to; a drawn token narrows what is grown to the part below it."""
+        if update.row is not None and update.base_length == held.length:
+            if int(update.row.token_ids[-1]) >= held.vocab_size:
+                message = f"row with token {int(update.row.token_ids[-1])}, allowed: 0 to {held.vocab_size - 1}"
                 return self._failed(stream, update, Fault.PROTOCOL, message)
-            self._proposer.advance(held.key, update.tokens)
-            held.length += len(update.tokens)
+            self._proposer.row(held.key, update.row)
+        if update.drawn is None:
+            return None
+        return self._advance(stream, held, update.base_length, [update.drawn], update)
+
+    def _advance(
+        self, stream: int, held: _Session, base_length: int, tokens: Sequence[int], update: Advance | RowTold
+    ) -> Reply | None:
+        if base_length != held.length:
+            message = f"base length {base_length}, the session has {held.length} tokens"
+            return self._failed(stream, update, Fault.PROTOCOL, message)
+        if len(tokens):
+            if not 0 <= min(tokens) <= max(tokens) < held.vocab_size:
+                message = f"tokens {list(tokens)[:16]}, allowed: 0 to {held.vocab_size - 1}"
+                return self._failed(stream, update, Fault.PROTOCOL, message)
+            self._proposer.advance(held.key, tokens)
+            held.length += len(tokens)
             held.unread = True
         held.budget = min(update.budget, self._max_budget)
         return None
@@ -193,12 +208,13 @@ class DrafterEngine:
             held.budget, held.unread = 0, False
             return [(stream, Reply(session, held.epoch, fault=Fault.INTERNAL, message=_FAILED))]
         replies = []
-        for ((stream, session), held), tree in zip(asking, trees, strict=True):
-            if tree is None:
+        for ((stream, session), held), grown in zip(asking, trees, strict=True):
+            if grown is None:
                 continue  # a part is done; the next batch goes on
-            if held.budget:
-                replies.append((stream, Reply(session, held.epoch, held.length, tree)))
-            held.budget, held.unread = 0, False
+            if held.budget and (len(grown.tree) or not grown.growing):
+                replies.append((stream, Reply(session, held.epoch, held.length, grown.tree, grown.growing)))
+            if not grown.growing:
+                held.budget, held.unread = 0, False
         return replies
 
     def _deliver(self, stream: int, replies: list[Reply]) -> None:

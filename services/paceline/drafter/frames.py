@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from paceline.drafter.messages import Advance, Close, Fault, Open, Reply, Update
+from paceline.drafter.messages import Advance, Close, Fault, Open, Reply, RowTold, Update
 from paceline.drafter.proposer import DraftOptions
 from paceline.errors import InvalidField
 from paceline.rpc.arrays import bytes_to_ints
-from paceline.rpc.convert import check_sampling, sampling_from_proto, tree_to_proto
+from paceline.rpc.convert import PROPOSALS, check_sampling, row_from_proto, sampling_from_proto, tree_to_proto
 from paceline.rpc.unknown_fields import refuse_unknown, refuse_unknown_here
-from paceline.v1 import common_pb2, draft_pb2
+from paceline.speculation.modes import Proposal
+from paceline.v1 import draft_pb2
 
 _CODES = {
     Fault.PROTOCOL: draft_pb2.SESSION_ERROR_CODE_PROTOCOL,
@@ -19,7 +20,7 @@ _CODES = {
     Fault.INTERNAL: draft_pb2.SESSION_ERROR_CODE_INTERNAL,
     Fault.TOKENIZER_MISMATCH: draft_pb2.SESSION_ERROR_CODE_TOKENIZER_MISMATCH,
 }
-_PROPOSALS = {common_pb2.PROPOSAL_RANKED: False, common_pb2.PROPOSAL_COUPLED: True}
+_ANY_ID = 2**31  # the engine knows the session's vocabulary
 
 
 def updates_of(frame: draft_pb2.DraftRequest) -> tuple[list[Update], list[Reply]]:
@@ -53,10 +54,15 @@ def _update(message: draft_pb2.SessionUpdate) -> Update:
             advance = message.advance
             tokens = bytes_to_ints(advance.tokens, "advance.tokens").tolist()
             return Advance(message.session, message.epoch, advance.base_length, tokens, advance.budget)
+        case "target_row":
+            told = message.target_row
+            drawn = told.drawn if told.HasField("drawn") else None
+            row = row_from_proto(told.row, _ANY_ID) if told.HasField("row") else None
+            return RowTold(message.session, message.epoch, told.base_length, drawn, row, told.budget)
         case "close":
             return Close(message.session, message.epoch)
         case _:
-            raise InvalidField("update", None, "open, advance or close")
+            raise InvalidField("update", None, "open, advance, target_row or close")
 
 
 def _open(session: int, epoch: int, message: draft_pb2.OpenSession) -> Open:
@@ -82,9 +88,12 @@ def _open(session: int, epoch: int, message: draft_pb2.OpenSession) -> Open:
 
 
 def _options(message: draft_pb2.DraftOptions, vocab_size: int) -> DraftOptions:
-    if message.proposal not in _PROPOSALS:
-        raise InvalidField("open.options.proposal", message.proposal, "ranked or coupled")
-    coupled = _PROPOSALS[message.proposal]
+    proposal = PROPOSALS.get(message.proposal)
+    if proposal is None:
+        raise InvalidField("open.options.proposal", message.proposal, "ranked, coupled or sampled")
+    coupled = proposal is Proposal.COUPLED
+    if (proposal is Proposal.SAMPLED) != message.HasField("propose_seed"):
+        raise InvalidField("open.options.propose_seed", message.propose_seed, "a value with sampled proposals only")
     if coupled and not message.strength > 0:
         raise InvalidField("open.options.strength", message.strength, "above 0")
     for field in ("temperature", "top_k", "top_p", *(["seed"] if coupled else [])):
@@ -93,18 +102,19 @@ def _options(message: draft_pb2.DraftOptions, vocab_size: int) -> DraftOptions:
     sampling = sampling_from_proto(message.sampling)
     check_sampling(sampling, vocab_size)
     return DraftOptions(
-        coupled=coupled,
+        proposal=proposal,
         strength=message.strength,
         sampling=sampling,
         eos_token_ids=frozenset(message.eos_token_ids),
         vocab_size=vocab_size,
         learn=message.learn,
+        propose_seed=message.propose_seed,
     )
 
 
 def _reply(reply: Reply) -> draft_pb2.SessionReply:
     if reply.tree is not None:
-        tree = tree_to_proto(reply.tree, reply.base_length)
+        tree = tree_to_proto(reply.tree, reply.base_length, growing=reply.growing)
         return draft_pb2.SessionReply(session=reply.session, epoch=reply.epoch, tree=tree)
     error = draft_pb2.SessionError(code=_CODES[reply.fault or Fault.INTERNAL], message=reply.message)
     return draft_pb2.SessionReply(session=reply.session, epoch=reply.epoch, error=error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from paceline.drafter.config import DrafterConfig
+from paceline.drafter.known_rows import KnownRows
 from paceline.drafter.proposer import Proposer
 from paceline.drafter.suffix import SuffixProposer
 from paceline.errors import TokenizerMismatch
@@ -15,8 +16,9 @@ def load_proposer(config: DrafterConfig) -> Proposer:
 
     Raises ModelNotFound, ModelDamaged, ModelUnsupported, or TokenizerMismatch naming the first difference.
     """
+    known = KnownRows(config.known_rows)
     if config.proposer == "suffix" or config.model is None:
-        return SuffixProposer(config.store_tokens, config.max_depth, config.min_path_prob)
+        return SuffixProposer(config.store_tokens, config.max_depth, config.min_path_prob, known)
     from paceline.drafter.model import ModelProposer
     from paceline.runtime.models import ModelSpec
     from paceline.runtime.transformers_runner import load_runner
@@ -39,4 +41,5 @@ def load_proposer(config: DrafterConfig) -> Proposer:
         width=config.width,
         step_tokens=config.step_tokens,
         min_path_prob=config.min_path_prob,
+        known=known,
     )

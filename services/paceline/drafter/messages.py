@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.drafter.proposer import DraftOptions
+from paceline.speculation.rows import Row
 from paceline.speculation.tree import DraftTree
 
 
@@ -55,7 +56,19 @@ class Close:
     epoch: int
 
 
-Update = Open | Advance | Close
+@dataclass(frozen=True, slots=True, eq=False)
+class RowTold:
+    """The target's row at the context; `drawn` is appended."""
+
+    session: int
+    epoch: int
+    base_length: int  # of the context
+    drawn: int | None
+    row: Row | None
+    budget: int  # nodes wanted below `drawn`; 0 asks for none
+
+
+Update = Open | Advance | Close | RowTold
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,5 +79,6 @@ class Reply:
     epoch: int
     base_length: int = 0
     tree: DraftTree | None = None
+    growing: bool = False  # more levels of the tree are to come
     fault: Fault | None = None
     message: str = ""

@@ -10,15 +10,28 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from paceline.drafter.proposer import ContextTooLong, DraftOptions, NoSlot, UnknownTokens, Want, children
+from paceline.drafter.known_rows import ContextHash, KnownRows
+from paceline.drafter.proposer import (
+    ContextTooLong,
+    DraftOptions,
+    Growth,
+    NoSlot,
+    UnknownTokens,
+    Want,
+    children,
+    draw_tree,
+)
 from paceline.runtime.kv import OutOfPages
 from paceline.runtime.plan import PassPlan, Segment
 from paceline.runtime.runner import ModelRunner, PassRows
+from paceline.speculation.proposal_row import ProposalRow
 from paceline.speculation.propose import NO_CANDIDATES, Candidates
+from paceline.speculation.rows import Row
 from paceline.speculation.select import Path, best_first
 from paceline.speculation.tree import DraftTree
 
 CANDIDATES = 64  # tokens of a row that are looked at
+_NOTHING = Growth(DraftTree.empty())
 
 
 @dataclass(slots=True)
@@ -26,6 +39,8 @@ class _Session:
     options: DraftOptions
     sequence: int  # KV sequence
     tokens: list[int]  # the context; the last ones may not be in the KV yet
+    hash: ContextHash
+    passes: int = 0  # below the context, for the tree under way
     scratch: dict[Path, int] = field(default_factory=dict)  # path -> node of the scratch, for nodes that were run
     below: dict[Path, Candidates] = field(default_factory=dict)  # candidates of nodes that were run; () is the context
 
@@ -53,6 +68,7 @@ class ModelProposer:
         width: int,
         step_tokens: int,
         min_path_prob: float,
+        known: KnownRows | None = None,
     ) -> None:
         """Takes the model and its bounds.
 
@@ -63,7 +79,9 @@ class ModelProposer:
             width: nodes of a session that one pass looks below.
             step_tokens: most tokens in one pass.
             min_path_prob: nodes reached with less probability are not proposed.
+            known: where rows of the target are kept; None keeps none.
         """
+        self._known = known or KnownRows(0)
         self._runner = runner
         self.tokenizer_fingerprint = tokenizer_fingerprint
         self.context_length = runner.info.context_length
@@ -83,7 +101,7 @@ class ModelProposer:
             sequence = self._runner.kv.open(reserve_tokens=len(context))
         except OutOfPages as error:
             raise NoSlot(str(error)) from error
-        self._sessions[session] = _Session(options, sequence, context.tolist())
+        self._sessions[session] = _Session(options, sequence, context.tolist(), ContextHash(options, context))
 
     def advance(self, session: int, tokens: Sequence[int]) -> None:
         """Appends emitted tokens and keeps the KV of those that a drafted path holds."""
@@ -101,31 +119,46 @@ class ModelProposer:
         self._runner.kv.keep(held.sequence, path)
         held.tokens.extend(tokens)
         held.scratch, held.below = {}, {} if here is None else {(): here}
+        held.passes = 0
+        held.hash.append(tokens)
 
     def close(self, session: int) -> None:
         """Ends a session."""
         self._runner.kv.release(self._sessions.pop(session).sequence)
 
-    def propose(self, wants: Sequence[Want]) -> list[DraftTree | None]:
-        """Trees of sessions whose context has been run; None for one that needs another call, after one more chunk."""
+    def row(self, session: int, row: Row) -> None:
+        """Keeps the target's row at the session's context; a tree under way goes on with it."""
+        held = self._sessions[session]
+        self._known.keep(held.hash, row)
+        if () in held.below:
+            held.below[()] = _known(held, row, len(held.tokens))
+
+    def propose(self, wants: Sequence[Want]) -> list[Growth | None]:
+        """Trees of sessions whose context has been run, a level further than before; None for one that needs another
+        call first, after one more chunk."""
+        begun = {want.session for want in wants if () in self._sessions[want.session].below}
         starved = self._catch_up(wants)
         ready = [(want, held) for want in wants if () in (held := self._sessions[want.session]).below]
-        read = [want.session for want, _ in ready if want.budget == 0]
         growing = [_Growing(want, held) for want, held in ready if want.budget]
-        for level in range(self._max_depth):
-            if not growing:
-                break
-            for each in growing:
-                each.tree = best_first(
-                    lambda path, each=each: each.held.below.get(path, NO_CANDIDATES),  # type: ignore[misc]
-                    each.want.budget,
-                    self._max_depth,
-                    self._min_log_score,
-                )
-            if level + 1 == self._max_depth or not self._grow(growing):
-                break
-        trees = dict.fromkeys((*starved, *read), DraftTree.empty()) | {each.want.session: each.tree for each in growing}
-        return [trees.get(want.session) for want in wants]
+        self._grow([each for each in growing if each.want.session in begun])
+        found: dict[int, Growth] = dict.fromkeys(starved, _NOTHING)
+        found |= {want.session: _NOTHING for want, _ in ready if want.budget == 0}
+        for each in growing:
+            each.tree = self._best(each)
+            more = each.held.passes + 1 < self._max_depth and bool(self._frontier(each))
+            found[each.want.session] = Growth(each.tree, growing=more)
+        return [found.get(want.session) for want in wants]
+
+    def _best(self, each: _Growing) -> DraftTree:
+        """The tree of what was looked at so far."""
+        held, budget = each.held, each.want.budget
+        if held.options.sampled:
+            return draw_tree(
+                held.options, lambda path: _drawn_from(held, path), len(held.tokens), budget, self._max_depth
+            )
+        return best_first(
+            lambda path: held.below.get(path, NO_CANDIDATES), budget, self._max_depth, self._min_log_score
+        )
 
     def _check_length(self, length: int) -> None:
         if length > self.context_length:
@@ -167,19 +200,22 @@ class ModelProposer:
         for number, ((held, complete), segment) in enumerate(zip(running, segments, strict=True)):
             kv.keep(held.sequence, range(len(segment)))
             if complete:
-                held.below[()] = self._candidates(held, rows, number, len(segment) - 1, len(held.tokens))
+                held.below[()] = self._candidates(held, rows, number, len(segment) - 1, len(held.tokens), ())
         return starved
 
-    def _grow(self, growing: Sequence[_Growing]) -> bool:
-        """One pass below the best nodes of each tree that were not looked below; False if there are none."""
+    def _grow(self, growing: Sequence[_Growing]) -> None:
+        """One pass below the best nodes of each tree that were not looked below, if there are any."""
         segments: list[Segment] = []
         running: list[tuple[_Growing, list[Path]]] = []
         room = self._step_tokens
         for each in growing:
+            each.tree = self._best(each)
+            each.held.passes += 1
             paths = self._frontier(each)[:room]
             base = len(each.held.scratch)
             end = len(each.held.tokens) + base + len(paths)
             if not paths or not self._reserve(each.held, end):
+                each.held.passes = self._max_depth  # no page is free for it now
                 continue
             room -= len(paths)
             parents = [each.held.scratch.get(path[:-1], -1) for path in (*each.held.scratch, *paths)]
@@ -193,7 +229,7 @@ class ModelProposer:
             )
             running.append((each, paths))
         if not segments:
-            return False
+            return
         try:
             rows = self._runner.execute(PassPlan(tuple(segments)))
         except Exception:
@@ -205,8 +241,7 @@ class ModelProposer:
                 node = len(each.held.scratch)
                 each.held.scratch[path] = node
                 position = len(each.held.tokens) + len(path)
-                each.held.below[path] = self._candidates(each.held, rows, number, node, position)
-        return True
+                each.held.below[path] = self._candidates(each.held, rows, number, node, position, path)
 
     def _frontier(self, each: _Growing) -> list[Path]:
         """The best nodes of the tree that were not looked below and may have children."""
@@ -225,8 +260,13 @@ class ModelProposer:
             return False
         return True
 
-    def _candidates(self, held: _Session, rows: PassRows, segment: int, node: int, position: int) -> Candidates:
-        """Candidates below a node from its logits; none if they are not finite."""
+    def _candidates(
+        self, held: _Session, rows: PassRows, segment: int, node: int, position: int, path: Path
+    ) -> Candidates:
+        """Candidates below a node: from the target's row if it is known, else from logits; none if not finite."""
+        known = self._known.find(held.hash, path)
+        if known is not None:
+            return _known(held, known, position)
         options = held.options
         logits = rows.logits(segment, node)[: min(options.vocab_size, self._runner.info.vocab_size)]
         if not options.sampling.greedy:
@@ -238,6 +278,17 @@ class ModelProposer:
             return NO_CANDIDATES
         kept = _served(log_probs, options)
         return children(options, top.indices.cpu().numpy()[:kept], log_probs[:kept], position, CANDIDATES)
+
+
+def _known(held: _Session, row: Row, position: int) -> Candidates:
+    """Candidates from a row of the target."""
+    return children(held.options, row.token_ids, np.log(row.probs), position, CANDIDATES, known=True)
+
+
+def _drawn_from(held: _Session, path: Path) -> ProposalRow | None:
+    """The row that siblings below `path` are drawn from; None where nothing was looked at."""
+    below = held.below.get(path)
+    return None if below is None else ProposalRow.of(below.tokens, np.exp(below.log_probs), CANDIDATES)
 
 
 def _served(log_probs: NDArray[np.float64], options: DraftOptions) -> int:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.speculation.modes import Proposal
+from paceline.speculation.proposal_row import ProposalRow, sibling_key
 from paceline.speculation.propose import Candidates, coupled, draft_noise_key, ranked
+from paceline.speculation.rows import Row
 from paceline.speculation.sampling import SamplingParams
+from paceline.speculation.select import Path
+from paceline.speculation.shape import sampled_tree, scheduled_shape
 from paceline.speculation.tree import DraftTree
 
 
@@ -30,13 +35,24 @@ class UnknownTokens(Exception):
 class DraftOptions:
     """How trees of a session are drafted; fixed when it opens."""
 
-    coupled: bool  # candidates are ranked under the target's noise
+    proposal: Proposal  # coupled: candidates are ranked under the target's noise; sampled: siblings are drawn
     strength: float  # coupling strength; used if coupled
     sampling: SamplingParams  # the request's parameters; the seed is right only if coupled
     eos_token_ids: frozenset[int]  # a tree does not grow below one
     vocab_size: int  # ids from here on are never proposed
     learn: bool  # whether other sessions may profit from this one's text
+    propose_seed: int = 0  # of the noise that siblings are drawn with; used if sampled
     tenant: str = ""  # sessions of different tenants never profit from each other's text
+
+    @property
+    def coupled(self) -> bool:
+        """True if candidates are ranked under the target's noise."""
+        return self.proposal is Proposal.COUPLED
+
+    @property
+    def sampled(self) -> bool:
+        """True if siblings are drawn."""
+        return self.proposal is Proposal.SAMPLED
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +61,14 @@ class Want:
 
     session: int
     budget: int  # most nodes; 0 only has the context read, and the tree is empty
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """A tree, whole or as far as it has grown."""
+
+    tree: DraftTree
+    growing: bool = False  # another call goes on with it; what came meanwhile is looked at first
 
 
 class Proposer(Protocol):
@@ -78,16 +102,27 @@ class Proposer(Protocol):
         """Ends a session and frees what it holds."""
         ...
 
-    def propose(self, wants: Sequence[Want]) -> Sequence[DraftTree | None]:
+    def propose(self, wants: Sequence[Want]) -> Sequence[Growth | None]:
         """One tree for each want, for the session's context as it stands; nodes in best-first order.
 
-        None asks to be called again for that want: the proposer has done a part, and others should not wait.
+        None, or one that is growing, asks to be called again for that want: the proposer has done a part, and others
+        should not wait.
         """
+        ...
+
+    def row(self, session: int, row: Row) -> None:
+        """The target's row at the session's context, its most probable tokens: to draft with when it comes again."""
         ...
 
 
 def children(
-    options: DraftOptions, token_ids: NDArray[np.int64], log_probs: NDArray[np.float64], position: int, width: int
+    options: DraftOptions,
+    token_ids: NDArray[np.int64],
+    log_probs: NDArray[np.float64],
+    position: int,
+    width: int,
+    *,
+    known: bool = False,
 ) -> Candidates:
     """The candidates of a node by the session's kind of proposal.
 
@@ -97,8 +132,20 @@ def children(
         log_probs: [N] log of the drafter's probabilities; their sum may be below 1.
         position: index in the full context of the token that is guessed.
         width: most children.
+        known: the probabilities are the target's own; coupled candidates then imitate its draw.
     """
     if not options.coupled:
         return ranked(token_ids, log_probs, width)
     key = draft_noise_key(options.sampling, position)
-    return coupled(token_ids, log_probs, key=key, strength=options.strength, width=width)
+    return coupled(token_ids, log_probs, key=key, strength=1.0 if known else options.strength, width=width)
+
+
+def draw_tree(
+    options: DraftOptions, row_below: Callable[[Path], ProposalRow | None], length: int, budget: int, max_depth: int
+) -> DraftTree:
+    """A tree of drawn siblings below a context of `length` tokens, of the shape scheduled for its budget."""
+    return sampled_tree(
+        scheduled_shape(budget, max_depth),
+        row_below,
+        lambda depth: sibling_key(options.propose_seed, 0, length + depth - 1),
+    )

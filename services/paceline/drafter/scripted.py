@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.drafter.proposer import DraftOptions, Want
+from paceline.drafter.proposer import DraftOptions, Growth, Want
+from paceline.speculation.proposal_row import ProposalRow
+from paceline.speculation.rows import Row
 from paceline.speculation.tree import DraftTree
 
 Answers = Mapping[tuple[int, ...], Sequence[int]]  # prompt -> the reply that plain decoding gives
@@ -36,9 +38,12 @@ class OracleProposer:
         """Ends a session."""
         del self._sessions[session]
 
-    def propose(self, wants: Sequence[Want]) -> list[DraftTree]:
+    def row(self, session: int, row: Row) -> None:
+        """Nothing to be learned from it."""
+
+    def propose(self, wants: Sequence[Want]) -> list[Growth]:
         """The next tokens of the reply that belongs to each session's prompt; nothing where it is unknown."""
-        return [self._tree(want) for want in wants]
+        return [Growth(self._tree(want)) for want in wants]
 
     def _tree(self, want: Want) -> DraftTree:
         tokens, prompt_length, options = self._sessions[want.session]
@@ -47,4 +52,7 @@ class OracleProposer:
         ahead = list(reply[done : done + want.budget])
         if self._wrong:
             ahead = [(token + 1) % options.vocab_size for token in ahead]
-        return DraftTree.chain(ahead)
+        if not options.sampled:
+            return DraftTree.chain(ahead)
+        sure = [ProposalRow(np.asarray([token], dtype=np.int32), np.ones(1, dtype=np.float32)) for token in ahead]
+        return DraftTree.build(ahead, range(-1, len(ahead) - 1), None, [*sure, None])

@@ -10,14 +10,18 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.drafter.known_rows import ContextHash, KnownRows
 from paceline.drafter.ngrams import LONGEST, ORDERS, NGrams, NGramStore, context_keys, tenant_start
-from paceline.drafter.proposer import DraftOptions, Want, children
+from paceline.drafter.proposer import DraftOptions, Growth, Want, children, draw_tree
+from paceline.speculation.proposal_row import ProposalRow
 from paceline.speculation.propose import NO_CANDIDATES, Candidates
-from paceline.speculation.select import best_first
+from paceline.speculation.rows import Row
+from paceline.speculation.select import Path, best_first
 from paceline.speculation.tree import DraftTree
 
 OWN_WEIGHT = 2.0  # a sighting in the session's own text against one in the store
 MIN_PROB = 1e-3  # candidates below it are not looked at
+DRAWN_FROM = 64  # most tokens of a row that siblings are drawn from
 # Tokens indexed in one call, about 10 us each: a long prompt, or a long reply to be learned, holds nobody up.
 INDEX_TOKENS = 1024
 LEARN_TOKENS = 256
@@ -32,6 +36,7 @@ class _Session:
     tokens: list[int]  # prompt and output
     prompt_length: int
     start: int  # of the keys of its tenant
+    hash: ContextHash
     own: NGrams = field(default_factory=NGrams)
     indexed: int = 0  # tokens of `tokens` that `own` has learned
 
@@ -57,14 +62,16 @@ class SuffixProposer:
     tokenizer_fingerprint = ""  # ids are ids
     context_length = 0
 
-    def __init__(self, store_tokens: int, max_depth: int, min_path_prob: float) -> None:
+    def __init__(self, store_tokens: int, max_depth: int, min_path_prob: float, known: KnownRows | None = None) -> None:
         """Takes its bounds.
 
         Args:
             store_tokens: tokens of served text to remember over all sessions; 0 remembers none.
             max_depth: levels of a tree.
             min_path_prob: nodes reached with less probability are not proposed.
+            known: where rows of the target are kept; None keeps none.
         """
+        self._known = known or KnownRows(0)
         self.store = NGramStore(store_tokens)
         self._max_depth = max_depth
         self._min_log_score = math.log(min_path_prob) if min_path_prob > 0 else -math.inf
@@ -74,11 +81,18 @@ class SuffixProposer:
 
     def open(self, session: int, context: NDArray[np.int32], prompt_length: int, options: DraftOptions) -> None:
         """Starts a session; its text is indexed in later calls of `propose`."""
-        self._sessions[session] = _Session(options, context.tolist(), prompt_length, tenant_start(options.tenant))
+        start, known = tenant_start(options.tenant), ContextHash(options, context)
+        self._sessions[session] = _Session(options, context.tolist(), prompt_length, start, known)
 
     def advance(self, session: int, tokens: Sequence[int]) -> None:
         """Appends emitted tokens."""
-        self._sessions[session].tokens.extend(tokens)
+        held = self._sessions[session]
+        held.tokens.extend(tokens)
+        held.hash.append(tokens)
+
+    def row(self, session: int, row: Row) -> None:
+        """Keeps the target's row at the session's context."""
+        self._known.keep(self._sessions[session].hash, row)
 
     def close(self, session: int) -> None:
         """Ends a session; the store learns its reply, if it may."""
@@ -87,7 +101,7 @@ class SuffixProposer:
             self._lessons.append(_Lesson(held.start, held.tokens, held.prompt_length))
         self._learn()
 
-    def propose(self, wants: Sequence[Want]) -> list[DraftTree | None]:
+    def propose(self, wants: Sequence[Want]) -> list[Growth | None]:
         """One tree for each want; None for one whose text is not indexed to its end yet."""
         room = INDEX_TOKENS
         by_missing = sorted(wants, key=lambda want: self._missing(want.session))
@@ -95,7 +109,7 @@ class SuffixProposer:
             room -= self._index(self._sessions[want.session], room)
         if self._lessons:
             self._learn()
-        return [None if self._missing(want.session) else self._tree(want) for want in wants]
+        return [None if self._missing(want.session) else Growth(self._tree(want)) for want in wants]
 
     def _missing(self, session: int) -> int:
         held = self._sessions[session]
@@ -130,49 +144,67 @@ class SuffixProposer:
         length = len(held.tokens)
         sources = [(held.own, OWN_WEIGHT), *((each, 1.0) for each in self.store.generations())]
 
-        def expand(path: tuple[int, ...]) -> Candidates:
+        def blended(path: Path) -> dict[int, float]:
+            keys = context_keys([*tail, *path][-LONGEST:], held.start)
+            return _blended(keys, sources, held.options.vocab_size)
+
+        def expand(path: Path) -> Candidates:
             if path and path[-1] in held.options.eos_token_ids:
                 return NO_CANDIDATES
-            keys = context_keys([*tail, *path][-LONGEST:], held.start)
-            return self._candidates(held.options, keys, sources, length + len(path), budget)
+            known = self._known.find(held.hash, path)
+            if known is not None:
+                return children(
+                    held.options, known.token_ids, np.log(known.probs), length + len(path), budget, known=True
+                )
+            return self._candidates(held.options, blended(path), length + len(path), budget)
 
+        def row_below(path: Path) -> ProposalRow | None:
+            if path and path[-1] in held.options.eos_token_ids:
+                return None
+            known = self._known.find(held.hash, path)
+            if known is not None:
+                return ProposalRow.of(known.token_ids, known.probs, len(known.token_ids))
+            likely = {token: prob for token, prob in blended(path).items() if prob >= MIN_PROB}
+            if not likely:
+                return None
+            return ProposalRow.of(np.fromiter(likely, np.int64), np.fromiter(likely.values(), float), DRAWN_FROM)
+
+        if held.options.sampled:
+            return draw_tree(held.options, row_below, length, budget, self._max_depth)
         return best_first(expand, budget, self._max_depth, self._min_log_score)
 
-    def _candidates(
-        self,
-        options: DraftOptions,
-        keys: Sequence[int],
-        sources: Sequence[tuple[NGrams, float]],
-        position: int,
-        width: int,
-    ) -> Candidates:
-        blended: dict[int, float] = {}
-        left = 1.0  # probability that longer contexts have not given away
-        for key, order in zip(reversed(keys), reversed(ORDERS[: len(keys)]), strict=True):
-            weights: dict[int, float] = {}
-            for source, weight in sources:
-                source.add_followers(key, weight, weights)
-            if not weights:
-                continue
-            escape = ESCAPE[order] * len(weights)
-            share = left / (sum(weights.values()) + escape)
-            for token, count in weights.items():
-                blended[token] = blended.get(token, 0.0) + share * count
-            left = share * escape
-            if left < MIN_PROB:
-                break
+    def _candidates(self, options: DraftOptions, blended: dict[int, float], position: int, width: int) -> Candidates:
         if options.coupled:
-            likely = [token for token, prob in blended.items() if prob >= MIN_PROB and token < options.vocab_size]
+            likely = [token for token, prob in blended.items() if prob >= MIN_PROB]
             if not likely:
                 return NO_CANDIDATES
             log_probs = np.log([blended[token] for token in likely])
             return children(options, np.asarray(likely, dtype=np.int64), log_probs, position, width)
         # As `children` ranks them, without arrays until the few that count are known: this is most of a tree's cost.
-        best = sorted(
-            (-prob, token) for token, prob in blended.items() if prob >= self._min_prob and token < options.vocab_size
-        )[:width]
+        best = sorted((-prob, token) for token, prob in blended.items() if prob >= self._min_prob)[:width]
         if not best:
             return NO_CANDIDATES
         return Candidates(
             np.array([token for _, token in best], dtype=np.int32), np.array([math.log(-prob) for prob, _ in best])
         )
+
+
+def _blended(keys: Sequence[int], sources: Sequence[tuple[NGrams, float]], vocab_size: int) -> dict[int, float]:
+    """Probability of each token seen behind these contexts, all lengths together; their sum may be below 1."""
+    found: dict[int, float] = {}
+    left = 1.0  # probability that longer contexts have not given away
+    for key, order in zip(reversed(keys), reversed(ORDERS[: len(keys)]), strict=True):
+        weights: dict[int, float] = {}
+        for source, weight in sources:
+            source.add_followers(key, weight, weights)
+        if not weights:
+            continue
+        escape = ESCAPE[order] * len(weights)
+        share = left / (sum(weights.values()) + escape)
+        for token, count in weights.items():
+            if token < vocab_size:
+                found[token] = found.get(token, 0.0) + share * count
+        left = share * escape
+        if left < MIN_PROB:
+            break
+    return found

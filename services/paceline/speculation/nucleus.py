@@ -13,7 +13,7 @@ from dataclasses import replace as changed
 from enum import StrEnum
 
 from paceline.speculation.rows import Row, smallest_set
-from paceline.speculation.sampling import MAX_TEMPERATURE, SamplingParams
+from paceline.speculation.sampling import GREEDY_BELOW, MAX_TEMPERATURE, SamplingParams
 
 _SLACK = 1e-12  # a float64 sum equal to its limit but for rounding is within it
 
@@ -58,7 +58,7 @@ class Nucleus:
         """
         if self.temperature is not None:
             return changed(served, temperature=self.temperature)
-        return served if served.temperature >= 0.01 else changed(served, temperature=1.0)
+        return served if served.temperature >= GREEDY_BELOW else changed(served, temperature=1.0)
 
 
 def nucleus(row: Row, mass: float) -> Row:

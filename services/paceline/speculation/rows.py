@@ -57,6 +57,18 @@ class Row:
             raise ValueError("the row has no token but those left out")
         return Row(self.token_ids[kept], probs / total)
 
+    def only(self, other: Row) -> Row:
+        """The part on tokens of `other`, as it is: its sum may be below 1."""
+        kept = np.isin(self.token_ids, other.token_ids)
+        return Row(self.token_ids[kept], self.probs[kept])
+
+    def largest(self, count: int) -> Row:
+        """The part on the `count` most probable tokens, as it is; ties to the lowest id."""
+        if count >= len(self.probs):
+            return self
+        kept = _largest(self.probs, np.partition(self.probs, -count)[-count], count)
+        return Row(self.token_ids[kept], self.probs[kept])
+
     def argmax(self) -> int:
         """The most probable token, ties to the lowest id."""
         return int(self.token_ids[np.argmax(self.probs)])

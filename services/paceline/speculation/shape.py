@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -25,7 +26,7 @@ MOST_CHILDREN = 8
 def scheduled_shape(budget: int, max_depth: int) -> DraftTree:
     """A tree whose tokens are ranks; log-probabilities are the standing ones. The same for every context."""
     ranks = np.arange(MOST_CHILDREN, dtype=np.int32)
-    log_probs = math.log(FIRST) + ranks * math.log(NEXT)
+    log_probs = math.log(FIRST) + math.log(NEXT) * ranks.astype(np.float64)
     return best_first(lambda _: Candidates(ranks, log_probs), budget, max_depth)
 
 
@@ -69,6 +70,12 @@ def sampled_tree(
         log_probs.append(float(shape.log_probs[node]) if shape.log_probs is not None else 0.0)
         rows.append(None)
     return DraftTree.build(tokens, parents, log_probs, rows)
+
+
+def standing(tree: DraftTree) -> DraftTree:
+    """A sampled tree with the standing log-probabilities of its ranks, so that nothing is decided by its tokens."""
+    ranks = [tree.children(parent).index(node) for node, parent in enumerate(tree.parents.tolist())]
+    return replace(tree, log_probs=(math.log(FIRST) + math.log(NEXT) * np.asarray(ranks)).astype(np.float32))
 
 
 def drawn_as_told(tree: DraftTree, key_at: Callable[[int], int]) -> bool:

@@ -27,13 +27,13 @@ class StepBudget:
 
     def pack(self, turns: Sequence[Turn]) -> list[Turn]:
         """The turns of one pass, prompts cut to chunks, oldest first; those that get no token now are left out."""
-        decoding = [turn for turn in turns if turn.pending == 1]
+        decoding = [turn for turn in turns if not turn.reads]
         left = self.step_tokens - sum(turn.tokens for turn in decoding)
         if decoding:
             left = min(left, self.prefill_chunk)
         packed = []
         for turn in turns:
-            if turn.pending == 1:
+            if not turn.reads:
                 packed.append(turn)
             elif left > 0:
                 chunk = min(turn.pending, left)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from paceline.rpc.tls import TlsConfig
@@ -52,6 +54,23 @@ class TargetConfig(BaseModel):
     )
     max_budget: int = Field(
         default=64, ge=0, le=4096, description="Largest draft budget a request may ask for, in nodes; 0 to 4096."
+    )
+    selection: Literal["auto", "draft", "retain", "rerank", "draw_first"] = Field(
+        default="auto",
+        description="Selection rule where a request names none; retain and rerank suit no sampled proposals.",
+    )
+    wait: Literal["tree", "deadline", "never"] = Field(
+        default="deadline", description="How long a round waits for its tree where a request does not say."
+    )
+    never_idle_sessions: int = Field(
+        default=1,
+        ge=1,
+        le=4096,
+        description="Most sessions decoded at once with which a target fills the wait for a tree with passes of its"
+        " own; with more they fill it; 1 to 4096.",
+    )
+    row_cache_mb: float = Field(
+        default=32.0, ge=0, le=65536, description="Memory for first rows of replies by their prompt; 0 to 65536."
     )
     cost_aware: bool = Field(
         default=True,

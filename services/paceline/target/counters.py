@@ -18,10 +18,21 @@ class Totals:
     emitted: int  # tokens delivered
     accepted: int  # draft tokens delivered
     drafted: int  # draft nodes verified
+    relaxed: int  # of the accepted, those that only the nucleus rule accepted
+    row_passes: int  # passes of one token for a row, over sessions
+    row_hits: int  # rows taken from the row cache
+    selections: Mapping[str, int]  # rounds by selection rule
+    reason: str  # why `auto` chose as it did in its latest round
     fallbacks: Mapping[str, int]  # rounds decoded plainly although a tree was wanted, by reason
     sessions: int  # sessions accepted
     faults: int  # sessions ended by a fault of their computation
     stale_frames: int  # frames from drafters dropped for an unknown session or an old epoch
+
+
+_SUMS = (
+    "passes", "pass_tokens", "emitted", "accepted", "drafted", "relaxed", "row_passes", "row_hits", "sessions",
+    "faults", "stale_frames",
+)  # fmt: skip
 
 
 class Counters:
@@ -32,6 +43,8 @@ class Counters:
         self._sums: Counter[str] = Counter()
         self._pass_s = 0.0
         self._fallbacks: Counter[str] = Counter()
+        self._selections: Counter[str] = Counter()
+        self._reason = ""
 
     def add(self, *, pass_s: float = 0.0, fallbacks: Mapping[str, int] | None = None, **sums: int) -> None:
         """Adds to the fields of Totals named."""
@@ -41,10 +54,19 @@ class Counters:
             if fallbacks:
                 self._fallbacks.update(fallbacks)
 
+    def selected(self, rule: str, reason: str) -> None:
+        """Counts a round of `rule`; `reason` is empty where it was asked for."""
+        with self._lock:
+            self._selections[rule] += 1
+            self._reason = reason or self._reason
+
     def totals(self) -> Totals:
         """A snapshot."""
         with self._lock:
-            names = ("passes", "pass_tokens", "emitted", "accepted", "drafted", "sessions", "faults", "stale_frames")
             return Totals(
-                **{name: self._sums[name] for name in names}, pass_s=self._pass_s, fallbacks=dict(self._fallbacks)
+                **{name: self._sums[name] for name in _SUMS},
+                pass_s=self._pass_s,
+                selections=dict(self._selections),
+                reason=self._reason,
+                fallbacks=dict(self._fallbacks),
             )

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paceline.errors import InvalidField
 from paceline.rpc.arrays import bytes_to_ints
-from paceline.rpc.convert import check_sampling
+from paceline.rpc.convert import PROPOSALS, SELECTIONS, WAITS, check_sampling, nucleus_from_proto
 from paceline.rpc.unknown_fields import refuse_unknown
+from paceline.speculation.modes import Proposal, WaitFor, refusal
+from paceline.speculation.nucleus import Ledger
 from paceline.speculation.sampling import SamplingParams
 from paceline.target.request import DraftWish, SessionRequest
-from paceline.v1 import common_pb2, target_pb2
+from paceline.v1 import target_pb2
 
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 256
 MIN_STRENGTH, MAX_STRENGTH = 0.1, 1e6
+MAX_DEADLINE_MS = 60_000
+
+Number = TypeVar("Number", bound=int)
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +58,11 @@ def resolve(message: target_pb2.DecodeRequest, limits: RequestLimits, deadline: 
     if message.max_tokens < 1:
         raise InvalidField("max_tokens", message.max_tokens, "at least 1")
     sampling = _sampling(message, limits.vocab_size)
+    nucleus = nucleus_from_proto(message.speculation.nucleus) if message.speculation.HasField("nucleus") else None
+    if not (math.isfinite(message.deviation_spent) and message.deviation_spent >= 0):
+        raise InvalidField("deviation_spent", message.deviation_spent, "0 or more")
+    if message.relaxed_tokens > len(delivered):
+        raise InvalidField("relaxed_tokens", message.relaxed_tokens, f"0 to {len(delivered)}, the delivered tokens")
     return SessionRequest(
         prompt=prompt,
         max_tokens=message.max_tokens,
@@ -58,6 +71,9 @@ def resolve(message: target_pb2.DecodeRequest, limits: RequestLimits, deadline: 
         stops=_stops(message),
         ignore_eos=message.ignore_eos,
         wish=_wish(message, sampling, limits.max_budget),
+        nucleus=nucleus,
+        ledger=Ledger(message.deviation_spent, message.relaxed_tokens),
+        trace=message.trace,
         request_id=message.request_id,
         deadline=deadline,
     )
@@ -108,13 +124,34 @@ def _wish(message: target_pb2.DecodeRequest, sampling: SamplingParams, max_budge
         raise InvalidField("speculation.strength", wanted.strength, f"{MIN_STRENGTH:g} to {MAX_STRENGTH:g}")
     if not wanted.draft:
         return DraftWish()
-    if wanted.proposal not in (common_pb2.PROPOSAL_RANKED, common_pb2.PROPOSAL_COUPLED):
-        raise InvalidField("speculation.proposal", wanted.proposal, "PROPOSAL_RANKED or PROPOSAL_COUPLED")
-    if wanted.proposal == common_pb2.PROPOSAL_RANKED:
-        return DraftWish(wanted.budget)
-    if sampling.greedy:
-        remedy = "Coupled proposals imitate a draw; take PROPOSAL_RANKED where the argmax is served."
-        raise InvalidField("speculation.proposal", "PROPOSAL_COUPLED", "PROPOSAL_RANKED at temperature 0", remedy)
-    if not wanted.HasField("strength"):
+    proposal = _named("proposal", PROPOSALS, wanted.proposal)
+    selection = _named("selection", SELECTIONS, wanted.selection)
+    wait = _named("wait", WAITS, wanted.wait)
+    refused = refusal(proposal, selection, nucleus=wanted.HasField("nucleus"), greedy=sampling.greedy)
+    if refused is not None:
+        raise InvalidField(f"speculation.{refused.field}", refused.value, refused.allowed, refused.remedy)
+    if proposal is Proposal.COUPLED and not wanted.HasField("strength"):
         raise InvalidField("speculation.strength", "nothing", f"{MIN_STRENGTH:g} to {MAX_STRENGTH:g}")
-    return DraftWish(wanted.budget, coupled=True, strength=wanted.strength)
+    deadline_s = None
+    if wanted.HasField("deadline_ms"):
+        if wait is not WaitFor.DEADLINE:
+            raise InvalidField("speculation.deadline_ms", wanted.deadline_ms, "absent unless wait is a deadline")
+        if not 1 <= wanted.deadline_ms <= MAX_DEADLINE_MS:
+            raise InvalidField("speculation.deadline_ms", wanted.deadline_ms, f"1 to {MAX_DEADLINE_MS}")
+        deadline_s = wanted.deadline_ms / 1e3
+    return DraftWish(
+        budget=wanted.budget,
+        proposal=proposal,
+        strength=wanted.strength if proposal is Proposal.COUPLED else DraftWish().strength,
+        selection=selection,
+        wait=wait,
+        deadline_s=deadline_s,
+    )
+
+
+def _named(field: str, kinds: Mapping[Number, Kind], number: Number) -> Kind:
+    kind = kinds.get(number)
+    if kind is None:
+        allowed = ", ".join(f"{kind} ({number})" for number, kind in kinds.items())
+        raise InvalidField(f"speculation.{field}", number, allowed, "The gateway fills in every default.")
+    return kind

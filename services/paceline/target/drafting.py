@@ -7,13 +7,20 @@ suspended: not waited for, with one question open at a time, and resumed by the 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from paceline.speculation.modes import WaitFor
+from paceline.speculation.noise import propose_seed
+from paceline.speculation.proposal_row import sibling_key
+from paceline.speculation.rows import Row
+from paceline.speculation.shape import drawn_as_told, standing
 from paceline.speculation.tree import DraftTree
 from paceline.target.context import Context
 from paceline.target.fallback import Fallback
 from paceline.target.lapse import Lapse
-from paceline.target.port import Advance, DraftFault, Open, Retry, TreeArrived
+from paceline.target.port import Advance, DraftFault, Open, Retry, RowTold, TreeArrived
 from paceline.target.request import SessionRequest
 
 FIRST_PAUSE_S = 0.25  # before a refused session is offered again; doubles
@@ -72,6 +79,13 @@ class LinkView:
         self._missed = self._met = False
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Row:
+    base_length: int
+    drawn: int | None
+    row: Row
+
+
 @dataclass(slots=True)
 class _Question:
     length: int  # base length of the tree asked for
@@ -83,13 +97,18 @@ class Drafting:
     """Drafter state of one session. Compute thread only."""
 
     __slots__ = (
-        "_answered", "_asked", "_fault", "_generation", "_lapse", "_link", "_open", "_pauses", "_refused", "_request",
-        "_retry_at", "_sent", "_tree", "_tree_length", "asked_at", "epoch", "tree_at",
+        "_answered", "_asked", "_deadline_s", "_fault", "_generation", "_growing", "_key_seed", "_lapse", "_link",
+        "_open", "_pauses", "_refused", "_request", "_retry_at", "_row", "_sent", "_tree", "_tree_length", "asked_at",
+        "epoch", "took_s", "tree_at",
     )  # fmt: skip
 
     def __init__(self, request: SessionRequest, link: LinkView) -> None:
         self._request, self._link = request, link
+        wish = request.wish
+        self._deadline_s = math.inf if wish.wait is WaitFor.TREE else wish.deadline_s or link.timing.deadline_s
+        self._key_seed = propose_seed(request.sampling.seed, request.sampling.choice) if wish.sampled else None
         self.epoch = 0
+        self.took_s: float | None = None  # seconds from asking for the latest whole tree to its arrival
         self.asked_at: float | None = None  # when the latest tree was asked for, for records
         self.tree_at: float | None = None  # when the latest tree came
         self._renew(None)
@@ -103,6 +122,8 @@ class Drafting:
         self._answered = 0  # context length for which a tree or a fault has come
         self._tree: DraftTree | None = None
         self._tree_length = 0  # base length the tree was drafted for
+        self._growing = False  # whether more levels of it are to come
+        self._row: _Row | None = None  # to be told
         self._fault: Fallback | None = None  # what came instead of a tree for the current length
         self._refused: Fallback | None = None  # why the session is not open
         self._retry_at: float | None = 0.0  # None: never on this connection
@@ -128,7 +149,7 @@ class Drafting:
 
     def update(
         self, session: int, context: Context, eos: tuple[int, ...], learn: bool, budget: int, now: float
-    ) -> Open | Advance | None:
+    ) -> Open | Advance | RowTold | None:
         """What to tell the drafter now, if anything. Call `sent` once it is on its way.
 
         A budget of 0 asks for no tree: the session is opened early so that the drafter can read the prompt meanwhile.
@@ -146,10 +167,16 @@ class Drafting:
                 session, self.epoch + 1, context.copy(0), context.prompt_length, self._request.wish,
                 self._request.sampling, eos, learn, budget,
             )  # fmt: skip
+        row, self._row = self._row, None
+        if row is not None and row.base_length == self._sent:
+            if row.drawn is None and length == self._sent:
+                return RowTold(session, self.epoch, self._sent, None, row.row, 0)
+            if row.drawn is not None and length == self._sent + 1 and budget > 0:
+                return RowTold(session, self.epoch, self._sent, row.drawn, row.row, budget)
         if budget == 0 or self._answered >= length:
             return None
         if self._asked is not None:
-            again_s = link.timing.probe_s if self.suspended else 0.0
+            again_s = link.timing.probe_s if self.suspended and math.isfinite(self._deadline_s) else 0.0
             if self._asked.length == length or now - self._asked.at < again_s:
                 return None
         return Advance(session, self.epoch, self._sent, context.copy(self._sent), budget)
@@ -160,13 +187,19 @@ class Drafting:
             return None
         return Advance(session, self.epoch, self._sent, context.copy(self._sent), 0)
 
-    def sent(self, update: Open | Advance, now: float) -> None:
+    def tell_row(self, base_length: int, drawn: int | None, row: Row) -> None:
+        """The row at a context of that length goes to the drafter with the next frame, if it holds the session."""
+        self._row = _Row(base_length, drawn, row) if self._open else None
+
+    def sent(self, update: Open | Advance | RowTold, now: float) -> None:
         """Notes that an update is on its way."""
         if isinstance(update, Open):
             self.epoch, self._open = update.epoch, True
             self._sent = len(update.context)
-        else:
+        elif isinstance(update, Advance):
             self._sent = update.base_length + len(update.tokens)
+        else:
+            self._sent = update.base_length + (update.drawn is not None)
         if update.budget > 0:
             self._asked = _Question(self._sent, now)
             self.asked_at = now
@@ -183,21 +216,34 @@ class Drafting:
             return self.failed(
                 DraftFault(event.session, event.epoch, Fallback.INVALID, Retry.REOPEN, text), length, event.at
             )
+        if self._key_seed is not None and not drawn_as_told(event.tree, self._sibling_key(base)):
+            text = "siblings are not those that their row and the noise give"
+            return self.failed(
+                DraftFault(event.session, event.epoch, Fallback.INVALID, Retry.REOPEN, text), length, event.at
+            )
         asked = self._asked
-        if asked is not None and asked.length == base:
+        self.took_s = None
+        if asked is not None and asked.length == base and not event.growing:
             self._asked = None
-            if event.at - asked.at <= self._link.timing.deadline_s:
+            self.took_s = event.at - asked.at
+            if self.took_s <= self._link.timing.deadline_s:
                 self._lapse.met()
                 self._link.met()
         self._pauses = 0  # it works again
         if base < self._tree_length and self._tree is not None:
             return True  # a newer one is here
         tree = event.tree.below(context.copy(base).tolist())
-        if base == length:
+        if base == length and not event.growing:
             self._answered, self._fault = length, None
         if tree is not None:
-            self._tree, self._tree_length, self.tree_at = tree, base, event.at
+            self._tree = standing(tree) if self._key_seed is not None else tree
+            self._tree_length, self._growing, self.tree_at = base, event.growing, event.at
         return True
+
+    def _sibling_key(self, base: int) -> Callable[[int], int]:
+        seed = self._key_seed
+        assert seed is not None
+        return lambda depth: sibling_key(seed, 0, base + depth - 1)
 
     def failed(self, fault: DraftFault, length: int, now: float) -> bool:
         """Takes a fault; False if it belongs to an earlier incarnation of the session."""
@@ -223,24 +269,28 @@ class Drafting:
     # -- for the round ------------------------------------------------------------------------------------------------
 
     def fresh(self, length: int) -> DraftTree | None:
-        """The tree drafted for exactly this context, if it has come."""
-        return self._tree if self.held and self._tree_length == length else None
+        """The tree drafted for exactly this context, if it has come whole."""
+        return self._tree if self.held and self._tree_length == length and not self._growing else None
 
     def late(self) -> DraftTree | None:
-        """What is left of an earlier tree below the tokens emitted since, if anything."""
+        """What is left of an earlier tree below the tokens emitted since, or is there of a growing one, if anything."""
         return self._tree if self.held and self._tree is not None and len(self._tree) else None
 
     def expected_by(self, length: int) -> float | None:
         """Deadline of the tree for this context; None if it is not waited for."""
-        if not self.held or self._asked is None or self._asked.length != length or self.suspended:
+        if not self.held or self._asked is None or self._asked.length != length:
             return None
-        return self._asked.at + self._link.timing.deadline_s
+        if self.suspended and math.isfinite(self._deadline_s):
+            return None
+        return self._asked.at + self._deadline_s
 
     def overdue(self, length: int, now: float) -> None:
         """Counts, once, a tree for this context that has missed its deadline."""
         asked = self._asked
-        if asked is None or asked.length != length or asked.missed or now < asked.at + self._link.timing.deadline_s:
+        if asked is None or asked.length != length or asked.missed or now < asked.at + self._deadline_s:
             return
+        if self._request.wish.wait is WaitFor.NEVER:
+            return  # it was not waited for
         asked.missed = True
         self._lapse.missed()
         self._link.missed()

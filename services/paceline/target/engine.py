@@ -12,7 +12,7 @@ from itertools import count
 from paceline.errors import InvalidField, Overloaded, Unavailable
 from paceline.runtime.runner import ModelRunner
 from paceline.speculation.choices import Choices, SeededChoices
-from paceline.speculation.sampling import SamplingParams
+from paceline.speculation.noise import Purpose
 from paceline.target.allot import StepBudget
 from paceline.target.config import TargetConfig
 from paceline.target.context import Context
@@ -28,7 +28,8 @@ from paceline.target.progress import Progress
 from paceline.target.record import RoundObserver
 from paceline.target.request import SessionRequest
 from paceline.target.roster import Roster
-from paceline.target.round import DraftRule, SelectionRule
+from paceline.target.round import Rounds, SelectionRule
+from paceline.target.row_cache import RowCache
 from paceline.target.seats import Seats
 from paceline.target.session import Session, Sink
 from paceline.target.talk import DrafterTalk
@@ -48,6 +49,11 @@ class EngineStatus:
     totals: Totals
 
 
+def seeded_choices(request: SessionRequest) -> Choices:
+    """Choices by the request's noise."""
+    return SeededChoices(request.sampling, Purpose.DRAW if request.nucleus is None else Purpose.NUCLEUS)
+
+
 class TargetEngine:
     """Decodes sessions in a compute thread. All methods but `start` and `stop` may be called from any thread."""
 
@@ -62,7 +68,7 @@ class TargetEngine:
         inbox: Inbox[EngineEvent] | None = None,
         port: DraftPort | None = None,
         rule: SelectionRule | None = None,
-        choices: Callable[[SamplingParams], Choices] = SeededChoices,
+        choices: Callable[[SessionRequest], Choices] | None = None,
         clock: Callable[[], float] = time.monotonic,
         observer: RoundObserver | None = None,
     ) -> None:
@@ -77,7 +83,7 @@ class TargetEngine:
             inbox: where `port` posts what comes from drafters; None where there is none.
             port: carries updates to a drafter; None decodes plainly.
             rule: order of the steps of a round.
-            choices: makes the random choices of a request.
+            choices: makes the random choices of a request; None: its noise.
             clock: seconds, monotonic; the inbox must have the same.
             observer: called in the compute thread with a record of every round.
         """
@@ -85,7 +91,7 @@ class TargetEngine:
         self.inbox: Inbox[EngineEvent] = inbox or Inbox(clock)
         self.counters = Counters()
         self._runner, self._config, self._clock = runner, config, clock
-        self._stop_text, self._choices = stop_text, choices
+        self._stop_text, self._choices = stop_text, choices or seeded_choices
         self._outbox = outbox
         self._progress = Progress(clock)
         self._seats = Seats(config.max_sessions + config.max_queue)
@@ -96,11 +102,14 @@ class TargetEngine:
         talk = DrafterTalk(self._link, port or NoDrafter(), tuple(sorted(self._eos)), learn=config.learn)
         self._ids = count(1)
         self._lost: str | None = None
+        cache = RowCache(int(config.row_cache_mb * 2**20))
         self._loop = BatchLoop(
             runner,
-            rule or DraftRule(),
+            rule or Rounds(runner.costs, cache),
             StepBudget(config.step_tokens, config.prefill_chunk),
             cost_aware=config.cost_aware,
+            cache=cache,
+            never_idle_sessions=config.never_idle_sessions,
             roster=self._roster,
             talk=talk,
             inbox=self.inbox,
@@ -196,7 +205,7 @@ class TargetEngine:
             request,
             submit.sink,
             context=Context(request.prompt, request.delivered, len(request.prompt) + room),
-            choices=self._choices(request.sampling),
+            choices=self._choices(request),
             drafting=Drafting(request, self._link),
             ending=ending,
             resumed=ending.cut(request.delivered.tolist()),

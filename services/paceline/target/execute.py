@@ -21,7 +21,7 @@ class Ran:
     """A turn that was computed."""
 
     turn: Turn
-    rows: PassRows
+    rows: PassRows | None  # None where nothing had to be computed
     segment: int  # its index in the pass
     started: bool  # True for the first turn of its pass, so that passes can be counted
 
@@ -37,8 +37,15 @@ class Failed:
 def execute(runner: ModelRunner, turns: Sequence[Turn]) -> Iterator[Ran | Failed]:
     """Computes the turns in one pass; if that raises, each in a pass of its own, so that only the culprits fail.
 
+    Turns without a token come first: their row is held, and they need no pass.
     Settle each outcome before asking for the next. Raises whatever the KV integrity check finds after a failure.
     """
+    for turn in turns:
+        if not turn.tokens:
+            yield Ran(turn, None, 0, started=False)
+    turns = [turn for turn in turns if turn.tokens]
+    if not turns:
+        return
     try:
         rows = _run(runner, turns)
     except Exception as error:

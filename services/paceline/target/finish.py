@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 
@@ -18,13 +18,20 @@ class FinishReason(Enum):
 class SessionStats:
     """What speculation did for a reply. Tokens cut at the end are not counted as accepted.
 
-    Tokens delivered = sum over rounds of (accepted + 1), cut at the end.
+    Tokens delivered = sum over rounds of (accepted + 1), less those held back, cut at the end.
     """
 
     rounds: int = 0  # passes that emitted at least one token
     drafted: int = 0  # draft nodes verified
     accepted: int = 0  # draft tokens delivered
-    fallbacks: Mapping[str, int] | None = None  # rounds decoded plainly although a tree was wanted, by reason
+    fallbacks: Mapping[str, int] = field(default_factory=dict)  # plain rounds although a tree was wanted, by reason
+    relaxed: int = 0  # draft tokens delivered that only the nucleus rule accepted, earlier replicas' included
+    deviation_spent: float = 0.0  # Ledger.spent, earlier replicas' included
+    limits: Mapping[str, int] = field(default_factory=dict)  # nodes where a limit kept relaxing off, by limit
+    selections: Mapping[str, int] = field(default_factory=dict)  # rounds by selection rule
+    row_passes: int = 0  # passes of one token for a row
+    row_hits: int = 0  # rows taken from the row cache
+    held_back: int = 0  # drawn tokens that were not emitted, to hold their row
 
 
 @dataclass(frozen=True, slots=True)

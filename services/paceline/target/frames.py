@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline.rpc.arrays import ints_to_bytes
-from paceline.rpc.convert import sampling_to_proto, tree_from_proto
+from paceline.rpc.convert import PROPOSAL_NUMBERS, row_to_proto, sampling_to_proto, tree_from_proto
+from paceline.speculation.noise import propose_seed
 from paceline.speculation.tree import TreeFault
 from paceline.target.fallback import Fallback
-from paceline.target.port import Advance, DraftEvent, DraftFault, Open, Retry, TreeArrived, Update
-from paceline.v1 import common_pb2, draft_pb2
+from paceline.target.port import Advance, DraftEvent, DraftFault, Open, Retry, RowTold, TreeArrived, Update
+from paceline.v1 import draft_pb2
 
 _ERRORS = {
     draft_pb2.SESSION_ERROR_CODE_TOKENIZER_MISMATCH: (Fallback.TOKENIZER_MISMATCH, Retry.NEVER),
@@ -46,6 +47,12 @@ class FrameCodec:
             frame.advance.base_length = update.base_length
             frame.advance.tokens = ints_to_bytes(update.tokens)
             frame.advance.budget = update.budget
+        elif isinstance(update, RowTold):
+            frame.target_row.base_length = update.base_length
+            frame.target_row.budget = update.budget
+            frame.target_row.row.CopyFrom(row_to_proto(update.row))
+            if update.drawn is not None:
+                frame.target_row.drawn = update.drawn
         else:
             frame.close.SetInParent()
         return frame
@@ -53,12 +60,14 @@ class FrameCodec:
     def _open(self, update: Open) -> draft_pb2.OpenSession:
         wish = update.wish
         options = draft_pb2.DraftOptions(
-            proposal=common_pb2.PROPOSAL_COUPLED if wish.coupled else common_pb2.PROPOSAL_RANKED,
+            proposal=PROPOSAL_NUMBERS[wish.proposal],
             strength=wish.strength if wish.coupled else 0.0,
             sampling=sampling_to_proto(update.sampling, with_seed=wish.coupled),
             eos_token_ids=update.eos_token_ids,
             learn=update.learn,
         )
+        if wish.sampled:
+            options.propose_seed = propose_seed(update.sampling.seed, update.sampling.choice)
         return draft_pb2.OpenSession(
             context_tokens=ints_to_bytes(update.context),
             prompt_length=update.prompt_length,
@@ -76,7 +85,7 @@ class FrameCodec:
                     tree = tree_from_proto(
                         reply.tree, vocab_size=self.vocab_size, max_nodes=self.max_nodes, max_depth=self.max_depth
                     )
-                    return TreeArrived(session, epoch, reply.tree.base_length, tree, at)
+                    return TreeArrived(session, epoch, reply.tree.base_length, tree, at, reply.tree.growing)
                 except TreeFault as error:
                     return DraftFault(session, epoch, Fallback.INVALID, Retry.ASK, str(error))
             case "evicted":

@@ -8,12 +8,15 @@ inbox until an event or the nearest deadline.
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from paceline.errors import DeadlineExceeded, EngineFault, PacelineError, Unavailable
 from paceline.runtime.kv import OutOfPages
 from paceline.runtime.runner import ModelRunner
+from paceline.speculation.tree import ROOT
 from paceline.speculation.verify import Walk
 from paceline.target.allot import StepBudget
 from paceline.target.counters import Counters
@@ -26,15 +29,28 @@ from paceline.target.port import DraftFault, LinkDown, LinkUp, TreeArrived
 from paceline.target.progress import Progress
 from paceline.target.record import RoundObserver, RoundRecord
 from paceline.target.roster import Roster
-from paceline.target.round import SelectionRule, Settled, settle, walk
+from paceline.target.round import Moment, SelectionRule, Settled, hold, rows_of, settle, walk
+from paceline.target.row_cache import RowCache
 from paceline.target.session import Session
 from paceline.target.talk import DrafterTalk
-from paceline.target.turn import Turn, Wait
+from paceline.target.turn import Step, Turn, Wait
 from paceline.target.worth import path_probs, worthwhile
 
 log = logging.getLogger(__name__)
 
 HOLD = 1.25  # a pass is held for trees at most this many deadlines after the step before
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A turn before it is settled."""
+
+    rule: str
+    reason: str
+    focused: bool
+    position: int
+    started_at: float
+    ended_at: float
 
 
 class EngineLost(Exception):
@@ -51,6 +67,8 @@ class BatchLoop:
         budget: StepBudget,
         *,
         cost_aware: bool,
+        cache: RowCache,
+        never_idle_sessions: int,
         roster: Roster,
         talk: DrafterTalk,
         inbox: Inbox[EngineEvent],
@@ -64,9 +82,11 @@ class BatchLoop:
     ) -> None:
         """`cost_aware`: whether trees are cut to what pays.
 
+        `cache` has first rows; with more than `never_idle_sessions` sessions the target has no time to fill.
         `start` makes a session of a request; `ended` is called once for each that has ended.
         """
         self._runner, self._rule, self._budget, self._cost_aware = runner, rule, budget, cost_aware
+        self._cache, self._never_idle_sessions = cache, never_idle_sessions
         self._roster, self._talk = roster, talk
         self._inbox, self._outbox = inbox, outbox
         self._start, self._ended = start, ended
@@ -86,9 +106,12 @@ class BatchLoop:
             now = self._clock()
             self._expire(now)
             self._roster.admit()
-            self._talk.tell(self._moving(), self._share(), now)
+            moment = self._moment(now)
+            for session in self._moving():
+                self._rule.begin(session, moment)
+            self._talk.tell(self._moving(), moment.budget, now)
             self._outbox.flush()
-            turns, wake_at = self._choose(now)
+            turns, wake_at = self._choose(moment)
             if turns:
                 self._step(turns)
             else:
@@ -152,25 +175,40 @@ class BatchLoop:
     def _moving(self) -> list[Session]:
         return [each for each in self._roster.active if not each.paused]
 
-    def _share(self) -> int:
-        """Draft nodes each session may have in the next pass."""
+    def _moment(self, now: float) -> Moment:
+        """What the sessions' choices depend on; `budget` is the draft nodes each may have in the next pass."""
         moving = self._moving()
         reading = sum(each.rounds == 0 for each in moving)
         drafting = sum(each.rounds > 0 and each.request.wish.budget > 0 for each in moving)
-        return self._budget.draft_share(len(moving) - reading, drafting, reading)
+        return Moment(
+            now=now,
+            budget=self._budget.draft_share(len(moving) - reading, drafting, reading),
+            hold_until=self._held_since + HOLD * self._talk.link.timing.deadline_s,
+            loaded=len(moving) > self._never_idle_sessions,
+        )
 
-    def _choose(self, now: float) -> tuple[list[Turn], float | None]:
-        """The turns of the next pass; none, and when to look again, while a tree is worth waiting for."""
-        share, hold_until = self._share(), self._held_since + HOLD * self._talk.link.timing.deadline_s
+    def _choose(self, moment: Moment) -> tuple[list[Turn], float | None]:
+        """The turns of the next pass; none, and when to look again, while a tree is worth waiting for.
+
+        Others wait with a session for its tree, so that all share a pass. They do not while a row pass is to be run:
+        it overlaps drafting, and a pass that runs anyway takes along whoever is ready.
+        """
         turns: list[Turn] = []
-        wake_at: float | None = None
+        waits: list[Wait] = []
         for session in self._moving():
-            choice = self._rule.choose(session, self._committed(session), share, now, hold_until)
+            choice = self._rule.choose(session, self._committed(session), moment)
             if isinstance(choice, Wait):
-                wake_at = choice.until if wake_at is None else min(wake_at, choice.until)
+                waits.append(choice)
             else:
                 turns.append(choice)
-        return ([], wake_at) if wake_at is not None else (turns, None)
+        overlaps = any(turn.step is not Step.VERIFY for turn in turns)
+        if waits and not turns:
+            return [], min(wait.until for wait in waits)
+        if waits and not overlaps:
+            held_until = max(wait.hold_until for wait in waits)
+            if moment.now < held_until:
+                return [], min(held_until, *(wait.until for wait in waits))
+        return turns, None
 
     def _step(self, turns: list[Turn]) -> None:
         started_at = self._clock()
@@ -193,22 +231,42 @@ class BatchLoop:
 
     def _ran(self, outcome: Ran, started_at: float) -> None:
         turn, rows = outcome.turn, outcome.rows
-        if outcome.started:
+        if outcome.started and rows is not None:
             self._counters.add(passes=1, pass_tokens=rows.tokens, pass_s=rows.pass_s)
         if not turn.draws:
             self._runner.kv.keep(self._sequence(turn.session), range(turn.chunk))
             return
+        session, state = turn.session, turn.session.round
+        assert state is not None, "a round begins before its turns"
+        served = rows_of(turn, rows, outcome.segment, self._runner.info.vocab_size)
         try:
-            walked = walk(turn, rows, outcome.segment, self._runner.info.vocab_size)
+            if turn.step is Step.HOLD:
+                hold(turn, served, self._runner.kv)
+                self._counters.add(row_passes=1)
+                return
+            walked = walk(turn, served)
+            if session.rounds == 0 and turn.held is None:
+                self._cache.keep(session.request, session.context.copy(0), served.held(ROOT))
         except Exception as error:  # non-finite logits, above all: nothing can be drawn for this session
-            self._failed(Failed(turn, error))
+            if len(turn.tree):
+                self._distrust(turn, error)
+            else:
+                self._failed(Failed(turn, error))
             return
-        position, now = len(turn.session.context), self._clock()
-        settled = settle(turn, walked, self._runner.kv, now)
-        self._emit(turn, settled, now)
-        self._observe(turn, walked, settled, position, started_at, now, rows.tokens)
+        rule = str(state.chosen.rule) if session.request.wish.budget else "plain"
+        seen = Seen(rule, state.chosen.reason, state.focused, len(session.context), started_at, self._clock())
+        settled = settle(turn, walked, served, self._runner.kv, seen.ended_at)
+        if turn.step is Step.VERIFY:
+            self._counters.selected(rule, state.chosen.reason)
+        self._emit(turn, settled, self._record(turn, walked, settled, seen, 0 if rows is None else rows.tokens))
 
-    def _emit(self, turn: Turn, settled: Settled, now: float) -> None:
+    def _distrust(self, turn: Turn, error: Exception) -> None:
+        """A row of a tree cannot be drawn from: the session goes on without trees, and fails only if that fails too."""
+        log.warning("session %d: no draft trees any more: %s", turn.session.id, error)
+        turn.session.untrusted = True
+        self._runner.kv.drop_scratch(self._sequence(turn.session))
+
+    def _emit(self, turn: Turn, settled: Settled, record: RoundRecord) -> None:
         session, delivery = turn.session, settled.delivery
         if self._cost_aware and session.request.wish.budget:
             session.calibration.learn(float(path_probs(turn.tree).sum()), settled.accepted)
@@ -216,35 +274,45 @@ class BatchLoop:
             emitted=len(delivery.tokens),
             accepted=settled.accepted,
             drafted=len(turn.tree),
+            relaxed=len(settled.relaxed),
+            row_passes=turn.step is Step.DRAW,
+            row_hits=turn.held is not None and turn.pending > 0,
             fallbacks=Counter([str(turn.fallback)]) if turn.fallback is not None else None,
         )
-        session.sink.tokens(delivery.tokens)
+        session.sink.tokens(delivery.tokens, record)
+        self._observe(record)
         if delivery.reason is not None:
             self._finish(session, delivery.reason, delivery.stop_match)
         else:
             session.paused = session.sink.behind()
 
-    def _observe(
-        self, turn: Turn, walked: Walk, settled: Settled, position: int, started_at: float, now: float, tokens: int
-    ) -> None:
-        if self._observer is None:
-            return
+    def _record(self, turn: Turn, walked: Walk, settled: Settled, seen: Seen, tokens: int) -> RoundRecord:
         session = turn.session
-        record = RoundRecord(
+        return RoundRecord(
             session=session.id,
             request_id=session.request.request_id,
-            position=position,
+            position=seen.position,
             tree=turn.tree,
             accepted=walked.accepted,
-            drawn=walked.drawn,
+            drawn=None if settled.held_back else walked.drawn,
             delivered=settled.delivery.tokens,
             fallback=turn.fallback,
             asked_at=session.drafting.asked_at,
             tree_at=session.drafting.tree_at,
-            started_at=started_at,
-            ended_at=now,
+            started_at=seen.started_at,
+            ended_at=seen.ended_at,
             pass_tokens=tokens,
+            rule=seen.rule,
+            reason=seen.reason,
+            relaxed=settled.relaxed,
+            focused=seen.focused,
+            deviation_spent=session.ledger.spent,
+            relaxed_tokens=session.relaxed,
         )
+
+    def _observe(self, record: RoundRecord) -> None:
+        if self._observer is None:
+            return
         try:
             self._observer(record)
         except Exception:  # an observer is no part of serving
@@ -262,7 +330,8 @@ class BatchLoop:
     def _sleep(self, wake_at: float | None) -> None:
         deadlines = [each.request.deadline for each in self._roster if each.request.deadline is not None]
         if wake_at is not None:
-            self._inbox.wait(min([wake_at, *deadlines]))
+            until = min([wake_at, *deadlines])
+            self._inbox.wait(until if math.isfinite(until) else None)
             return
         if not self._roster.active_count:
             self._runner.kv.check_integrity()  # nobody runs: the cheapest time to look

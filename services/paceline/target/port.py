@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.speculation.rows import Row
 from paceline.speculation.sampling import SamplingParams
 from paceline.speculation.tree import DraftTree
 from paceline.target.fallback import Fallback
@@ -54,7 +55,19 @@ class Close:
     epoch: int
 
 
-Update = Open | Advance | Close
+@dataclass(frozen=True, slots=True, eq=False)
+class RowTold:
+    """Tells the target's row at the context, and the token drawn from it if it was emitted."""
+
+    session: int
+    epoch: int
+    base_length: int  # length of the context the row belongs to
+    drawn: int | None  # appended to the context
+    row: Row  # its most probable tokens
+    budget: int  # nodes wanted below `drawn`; 0 asks for none, and leaves what was asked for as it is
+
+
+Update = Open | Advance | Close | RowTold
 
 
 class DraftPort(Protocol):
@@ -99,6 +112,7 @@ class TreeArrived:
     base_length: int
     tree: DraftTree
     at: float  # when it was read, seconds on the engine's clock
+    growing: bool = False  # more levels of it are to come
 
 
 class Retry(Enum):

@@ -18,14 +18,20 @@ class RoundRecord:
     position: int  # position of the first token emitted
     tree: DraftTree  # as verified; empty in plain rounds
     accepted: tuple[int, ...]  # nodes the walk accepted, tokens cut at the reply's end included
-    drawn: int | None  # None if the walk ended on an accepted end-of-sequence token
+    drawn: int | None  # None if the walk ended on an accepted end-of-sequence token, or the token was held back
     delivered: tuple[int, ...]  # tokens the client got
     fallback: Fallback | None  # why the round was plain although a tree was wanted
     asked_at: float | None  # when the drafter was last asked for a tree
     tree_at: float | None  # when the last tree came
     started_at: float  # start of the pass
     ended_at: float  # end of the walk
-    pass_tokens: int  # tokens of the whole pass, other sessions included
+    pass_tokens: int  # tokens of the whole pass, other sessions included; 0 if none was needed
+    rule: str = "plain"  # selection rule of the round
+    reason: str = ""  # why that rule, where it was chosen here
+    relaxed: tuple[int, ...] = ()  # accepted nodes that only the nucleus rule accepted
+    focused: bool = False  # the tree grew below a token drawn before it
+    deviation_spent: float = 0.0  # by the reply so far
+    relaxed_tokens: int = 0  # delivered by the reply so far
 
 
 RoundObserver = Callable[[RoundRecord], None]

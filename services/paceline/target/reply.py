@@ -5,10 +5,20 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from paceline.errors import PacelineError
 from paceline.target.finish import Finish
 from paceline.target.outbox import Outbox
+from paceline.target.record import RoundRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a reply."""
+
+    tokens: list[int]  # at least one
+    rounds: list[RoundRecord]  # that gave them
 
 
 class ReplyStream:
@@ -24,16 +34,17 @@ class ReplyStream:
         self._unread = 0  # tokens handed over and not read; guarded by the lock
         self._behind = False  # guarded by the lock
         self._tokens: list[int] = []  # event loop only, as is all below
+        self._rounds: list[RoundRecord] = []
         self._end: Finish | PacelineError | None = None
         self._news = asyncio.Event()
 
     # -- compute thread (Sink) ----------------------------------------------------------------------------------------
 
-    def tokens(self, tokens: Sequence[int]) -> None:
-        """Delivers tokens."""
+    def tokens(self, tokens: Sequence[int], round_: RoundRecord) -> None:
+        """Delivers tokens and the round that gave them."""
         with self._lock:
             self._unread += len(tokens)
-        self._outbox.post(lambda: self._take(tokens))
+        self._outbox.post(lambda: self._take(tokens, round_))
 
     def finish(self, finish: Finish) -> None:
         """The end, after the last tokens."""
@@ -51,24 +62,26 @@ class ReplyStream:
 
     # -- event loop ---------------------------------------------------------------------------------------------------
 
-    def _take(self, tokens: Sequence[int]) -> None:
+    def _take(self, tokens: Sequence[int], round_: RoundRecord) -> None:
         self._tokens.extend(tokens)
+        self._rounds.append(round_)
         self._news.set()
 
     def _stop(self, end: Finish | PacelineError) -> None:
         self._end = end
         self._news.set()
 
-    async def next(self) -> list[int] | Finish:
+    async def next(self) -> Piece | Finish:
         """All tokens that have come since the last call, or, after the last of them, the Finish.
 
         Raises the error the session ended with.
         """
         while True:
             if self._tokens:
-                tokens, self._tokens = self._tokens, []
-                self._read(len(tokens))
-                return tokens
+                piece = Piece(self._tokens, self._rounds)
+                self._tokens, self._rounds = [], []
+                self._read(len(piece.tokens))
+                return piece
             if isinstance(self._end, Finish):
                 return self._end
             if self._end is not None:

@@ -7,16 +7,38 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.speculation.modes import Proposal, Selection, WaitFor
+from paceline.speculation.nucleus import Ledger, Nucleus
 from paceline.speculation.sampling import SamplingParams
+
+RERANK_CANDIDATES = 3  # candidates asked for where the target prunes, as a multiple of the budget (THEORY 5)
 
 
 @dataclass(frozen=True, slots=True)
 class DraftWish:
-    """What a request wants of the drafter. It changes how fast tokens come, never which."""
+    """What a request wants of the drafter, and how its trees are used."""
 
     budget: int = 0  # draft nodes per round; 0 decodes plainly
-    coupled: bool = False  # children ranked under the target's own noise instead of by probability alone
-    strength: float = 2.0  # weight of the drafter's probabilities against that noise; coupled proposals only
+    proposal: Proposal = Proposal.RANKED
+    strength: float = 2.0  # weight of the drafter's probabilities against the noise; coupled proposals only
+    selection: Selection = Selection.DRAFT
+    wait: WaitFor = WaitFor.DEADLINE
+    deadline_s: float | None = None  # of a tree; None: the replica's
+
+    @property
+    def own_deadline(self) -> bool:
+        """True if the request says how long it waits, whatever the replica would."""
+        return self.deadline_s is not None or self.wait is WaitFor.TREE
+
+    @property
+    def coupled(self) -> bool:
+        """True if the drafter must know the request's noise."""
+        return self.proposal is Proposal.COUPLED
+
+    @property
+    def sampled(self) -> bool:
+        """True if siblings are drawn."""
+        return self.proposal is Proposal.SAMPLED
 
 
 def _no_tokens() -> NDArray[np.int32]:
@@ -34,5 +56,13 @@ class SessionRequest:
     stops: tuple[str, ...] = ()
     ignore_eos: bool = False
     wish: DraftWish = field(default_factory=DraftWish)
+    nucleus: Nucleus | None = None  # None verifies exactly
+    ledger: Ledger = field(default_factory=Ledger)  # what relaxations had cost at an earlier replica
+    trace: bool = False  # whether rounds go to the sink too
     request_id: str = ""
     deadline: float | None = None  # on the engine's clock, seconds; None for none
+
+    @property
+    def teaches(self) -> bool:
+        """Whether a drafter may learn from the reply: trees of a replay must not know what its noise had led to."""
+        return self.nucleus is None and not self.wish.sampled

@@ -1,118 +1,264 @@
-"""A round, as steps that know no transport. The rule `draft`:
+"""A round, as steps that know no transport (THEORY 5). `draft`, and `draw_first` where it differs:
 
-1. Context c is committed; its last token is pending, it has no KV yet.
+1. Context c is committed; its last token is pending, it has no KV yet. The rule of the round is chosen (`begin`).
 2. The drafter is told what was emitted and asked for a tree below c (`ask`).
-3. The round waits for that tree until its deadline; what is left of an earlier tree serves instead, or none (`choose`).
+   draw_first: meanwhile a row pass computes the pending token, draws y from its row and emits it; the drafter is told
+   y and its row, and goes on below y; what it had sent before is cut to the part below y.
+3. The round waits for that tree as the request wishes; what is left of an earlier tree serves instead, or none.
+   draw_first: a tree that does not come in time is a row pass again.
 4. One pass computes [pending + tree], packed with the turns of other sessions (`segment`, the batch loop).
-5. The walk draws along the tree; the accepted path stays in KV; accepted and drawn tokens are emitted (`settle`).
-   Back to 1.
+5. The walk draws along the tree (`walk`); the accepted path stays in KV; accepted and drawn tokens are emitted
+   (`settle`). Back to 1.
 
-Reading the prompt is the same round with more pending tokens and no tree; its last row gives the first draw. Other
-selection rules are other orders of these steps: a row pass is a turn without a tree, taken before the tree is there.
+`rerank`: the row pass of step 2 draws nothing; its row is held, and prunes a larger tree in step 3. The pass of step 4
+has no pending token then. `retain`: if the walk accepted a token, the one it drew is not emitted; the row at the last
+accepted token, without its children, is held for the next round, which is as `rerank` without a row pass.
+
+Reading the prompt is the same round with more pending tokens and no tree; its last row gives the first draw, unless the
+row cache has it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
+import torch
+
+from paceline.runtime.costs import PassCosts
 from paceline.runtime.kv import KVCache
 from paceline.runtime.runner import PassRows
-from paceline.speculation.rows import Row, process
+from paceline.speculation.modes import Selection, WaitFor
+from paceline.speculation.select import rerank
 from paceline.speculation.tree import ROOT, DraftTree
-from paceline.speculation.verify import Walk, verify
+from paceline.speculation.verify import Relaxing, Walk, retained, verify
 from paceline.target.ending import Delivery
 from paceline.target.fallback import Fallback
-from paceline.target.port import Advance, Open
-from paceline.target.session import Session
-from paceline.target.turn import Turn, Wait
+from paceline.target.pace import Chosen
+from paceline.target.port import Advance, Open, RowTold
+from paceline.target.request import RERANK_CANDIDATES
+from paceline.target.row_cache import RowCache
+from paceline.target.served import HeldRow, ServedRows
+from paceline.target.session import RoundState, Session
+from paceline.target.turn import NOTHING, Step, Turn, Wait
+
+ROW_TOKENS = 64  # of a row told to the drafter
+AS_ASKED = ""  # the reason of a rule that the request named
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What a choice depends on beside the session."""
+
+    now: float  # seconds on the engine's clock
+    budget: int  # draft nodes that load allows a session
+    hold_until: float  # the loop waits for trees no longer than this
+    loaded: bool  # other sessions fill the time in which this one's target would idle
 
 
 class SelectionRule(Protocol):
     """Decides what a session does next."""
 
-    def choose(self, session: Session, committed: int, budget: int, now: float, hold_until: float) -> Turn | Wait:
-        """The session's turn in the next pass, or how long it waits; never beyond `hold_until`."""
+    def begin(self, session: Session, moment: Moment) -> None:
+        """Step 1, where no round is under way."""
+
+    def choose(self, session: Session, committed: int, moment: Moment) -> Turn | Wait:
+        """The session's turn in the next pass, or how long it waits."""
 
 
-class DraftRule:
-    """Wait for the tree, then verify it."""
+class Rounds:
+    """The four rules, and `auto` over them."""
 
-    def choose(self, session: Session, committed: int, budget: int, now: float, hold_until: float) -> Turn | Wait:
-        """Steps 3 and 4. `budget` is what load allows of the session's wish."""
-        length = len(session.context)
-        pending = length - committed
-        depth = session.useful_depth
-        first = session.rounds == 0  # the first token waits for nobody
-        if first or depth == 0 or session.request.wish.budget == 0:
-            return Turn(session, pending, pending)
-        if budget == 0:
-            return Turn(session, pending, pending, fallback=Fallback.LOAD)
-        nodes = min(budget, session.request.wish.budget)
-        drafting = session.drafting
+    def __init__(self, costs: PassCosts, cache: RowCache) -> None:
+        """`costs` are the measured seconds of passes."""
+        self._costs, self._cache = costs, cache
+
+    def begin(self, session: Session, moment: Moment) -> None:
+        """Step 1."""
+        if session.round is not None:
+            return
+        wish = session.request.wish
+        chosen = Chosen(wish.selection, AS_ASKED)
+        if wish.selection is Selection.AUTO:
+            chosen = session.pace.choose(self._costs, wish.budget, loaded=moment.loaded)
+        session.round = RoundState(chosen, moment.now)
+
+    def choose(self, session: Session, committed: int, moment: Moment) -> Turn | Wait:
+        """Steps 3 and 4."""
+        pending, held = len(session.context) - committed, session.held
+        chunk = 0 if held is not None else pending
+        if session.rounds == 0 and held is None:
+            known = self._cache.find(session.request, session.context.copy(0))
+            if known is not None:
+                session.row_hits += 1
+                return Turn(session, pending, 0, held=known)
+        if session.rounds == 0 or pending > 1:  # the first token waits for nobody
+            return Turn(session, pending, chunk, held=held)
+        if session.useful_depth == 0 or session.request.wish.budget == 0:
+            return Turn(session, pending, chunk, held=held)
+        if session.untrusted:
+            return Turn(session, pending, chunk, fallback=Fallback.INVALID, held=held)
+        if moment.budget == 0:
+            return Turn(session, pending, chunk, fallback=Fallback.LOAD, held=held)
+        state = session.round
+        assert state is not None, "a round begins before its turns"
+        if state.chosen.rule is Selection.DRAW_FIRST and not state.focused:
+            return Turn(session, pending, chunk, step=Step.DRAW)
+        if state.chosen.rule is Selection.RERANK and held is None:
+            return Turn(session, pending, chunk, step=Step.HOLD)
+        tree = self._tree(session, moment)
+        if isinstance(tree, Wait):
+            return tree
+        if tree is None:
+            step = Step.DRAW if state.focused else Step.VERIFY
+            return Turn(session, pending, chunk, fallback=_missing(session, moment), step=step, held=held)
+        nodes = min(moment.budget, session.request.wish.budget)
+        return Turn(session, pending, chunk, fit(tree, nodes, session.useful_depth, held), held=held)
+
+    def _tree(self, session: Session, moment: Moment) -> DraftTree | Wait | None:
+        """Step 3; None if there is none."""
+        drafting, length = session.drafting, len(session.context)
         tree = drafting.fresh(length)
         if tree is not None:
-            return Turn(session, pending, pending, fit(tree, nodes, depth))
-        deadline = drafting.expected_by(length)
-        if deadline is not None and now < min(deadline, hold_until):
-            return Wait(min(deadline, hold_until))
-        tree = drafting.late()
-        if tree is not None:
-            return Turn(session, pending, pending, fit(tree, nodes, depth))
-        return Turn(session, pending, pending, fallback=drafting.reason())
+            return tree
+        if _never_waits(session, moment):
+            return drafting.late()
+        until = drafting.expected_by(length)
+        if until is not None:
+            ready_by = min(until, moment.hold_until)
+            last = until if session.request.wish.own_deadline else ready_by
+            if moment.now < last:
+                return Wait(last, ready_by)
+        return drafting.late()
 
 
-def fit(tree: DraftTree, nodes: int, depth: int) -> DraftTree:
-    """The leading `nodes` of a tree, without those deeper than `depth`."""
-    tree = tree.first(nodes)
+def _never_waits(session: Session, moment: Moment) -> bool:
+    """A pass while the tree is on its way is free only while the target would idle."""
+    return session.request.wish.wait is WaitFor.NEVER and not moment.loaded
+
+
+def _missing(session: Session, moment: Moment) -> Fallback | None:
+    """Why there is no tree; None where the target draws on by choice and the drafter is well."""
+    reason = session.drafting.reason()
+    return None if reason is Fallback.LATE and _never_waits(session, moment) else reason
+
+
+def fit(tree: DraftTree, nodes: int, depth: int, held: HeldRow | None = None) -> DraftTree:
+    """The leading `nodes` of a tree, without those deeper than `depth`; by the held row, if there is one."""
     if len(tree) and int(tree.depths.max()) > depth:
         tree = tree.keep([node for node, each in enumerate(tree.depths.tolist()) if each <= depth])
-    return tree
+    if held is not None and tree.log_probs is not None:
+        return rerank(tree, held.row, nodes)
+    return tree.first(nodes)
 
 
-def ask(session: Session, budget: int, eos: tuple[int, ...], learn: bool, now: float) -> Open | Advance | None:
+def ask(
+    session: Session, budget: int, eos: tuple[int, ...], learn: bool, now: float
+) -> Open | Advance | RowTold | None:
     """Step 2: what to tell the drafter now, if anything. While the prompt is read no tree is asked for."""
-    if session.request.wish.budget == 0 or session.useful_depth == 0:
+    wish, state = session.request.wish, session.round
+    if wish.budget == 0 or session.useful_depth == 0 or session.untrusted:
         return None
-    budget = 0 if session.rounds == 0 else min(budget, session.request.wish.budget)
+    budget = 0 if session.rounds == 0 else min(budget, wish.budget)
+    if state is not None and (state.chosen.rule is Selection.RERANK or session.held is not None):
+        budget *= RERANK_CANDIDATES
+    learn = learn and session.request.teaches
     return session.drafting.update(session.id, session.context, eos, learn, budget, now)
 
 
-def walk(turn: Turn, rows: PassRows, segment: int, vocab_size: int) -> Walk:
+def walk(turn: Turn, served: ServedRows) -> Walk:
     """Step 5: the accepted path and the drawn token. Rows are processed only where the walk comes by."""
-    session = turn.session
+    session, rule = turn.session, turn.session.request.nucleus
+    relaxing = None
+    if rule is not None:
+        relaxing = Relaxing(rule, session.ledger, session.context.reply_length, served.full, served.nucleus)
+    return verify(
+        turn.tree, served.row, session.choices, len(session.context), session.ending.is_eos, relaxing=relaxing
+    )
+
+
+def rows_of(turn: Turn, rows: PassRows | None, segment: int, vocab_size: int) -> ServedRows:
+    """The rows of a turn; `rows` is None where nothing had to be computed."""
     first = turn.chunk  # segment node of the tree's first node
 
-    def row_at(node: int) -> Row:
-        return process(
-            rows.logits(segment, first + node if node != ROOT else first - 1), session.request.sampling, vocab_size
-        )
+    def logits(node: int) -> torch.Tensor:
+        assert rows is not None, "a turn without a pass holds its row"
+        return rows.logits(segment, first + node)  # ROOT is the node before the tree's first
 
-    return verify(turn.tree, row_at, session.choices, len(session.context), session.ending.is_eos)
+    return ServedRows(turn.session.request, vocab_size, logits, turn.held)
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What a round left behind."""
+    """What a turn left behind."""
 
     delivery: Delivery
     accepted: int  # draft tokens delivered
+    relaxed: tuple[int, ...]  # accepted nodes that only the nucleus rule accepted
+    held_back: bool  # whether the drawn token was not emitted
 
 
-def settle(turn: Turn, outcome: Walk, kv: KVCache, now: float) -> Settled:
-    """Step 5: keeps the accepted path's KV, cuts the tokens where the reply ends, and moves the context on."""
+def hold(turn: Turn, served: ServedRows, kv: KVCache) -> None:
+    """The end of a row pass that draws nothing: the pending token is committed, its row is held."""
     session = turn.session
     assert session.sequence is not None
+    session.held = served.held(ROOT)
+    kv.keep(session.sequence, range(turn.chunk))
+    session.row_passes += 1
+    session.drafting.tell_row(len(session.context), None, session.held.full.largest(ROW_TOKENS))
+
+
+def settle(turn: Turn, outcome: Walk, served: ServedRows, kv: KVCache, now: float) -> Settled:
+    """Step 5: keeps the accepted path's KV, cuts the tokens where the reply ends, and moves the context on."""
+    session, state = turn.session, turn.session.round
+    assert session.sequence is not None
+    assert state is not None
+    kept = _held_for_next(turn, outcome, served)
+    tokens = outcome.tokens if kept is None else outcome.tokens[:-1]
     kv.keep(session.sequence, [*range(turn.chunk), *(turn.chunk + node for node in outcome.accepted)])
-    delivery = session.ending.cut(outcome.tokens)
+    delivery = session.ending.cut(tokens)
+    if turn.step is Step.DRAW:
+        session.drafting.tell_row(len(session.context), tokens[0], served.full(ROOT).largest(ROW_TOKENS))
+        session.row_passes += 1
     session.context.append(delivery.tokens)
     session.drafting.moved(delivery.tokens)
+    session.held = kept
     accepted = min(len(outcome.accepted), len(delivery.tokens))
+    relaxed = tuple(outcome.accepted[index] for index in outcome.relaxed if index < accepted)
     session.rounds += 1
     session.drafted += len(turn.tree)
     session.accepted += accepted
+    session.relaxed += len(relaxed)
+    session.ledger = outcome.ledger if session.request.nucleus is not None else session.ledger
+    session.held_back += kept is not None
     if turn.fallback is not None:
         session.fallbacks[turn.fallback] += 1
     if session.first_token_at is None:
         session.first_token_at = now
-    return Settled(delivery, accepted)
+    _advance_round(turn, state, len(delivery.tokens), accepted, now)
+    return Settled(delivery, accepted, relaxed, kept is not None)
+
+
+def _held_for_next(turn: Turn, outcome: Walk, served: ServedRows) -> HeldRow | None:
+    """`retain`: the row to carry on, if the drawn token is not emitted for it. With no token accepted it is emitted."""
+    state = turn.session.round
+    if state is None or state.chosen.rule is not Selection.RETAIN or not outcome.accepted or outcome.drawn is None:
+        return None
+    kept = served.held(outcome.last)
+    row = retained(kept.full, turn.tree, outcome.last)
+    return None if row is None else replace(kept, row=row)
+
+
+def _advance_round(turn: Turn, state: RoundState, tokens: int, accepted: int, now: float) -> None:
+    session = turn.session
+    state.emitted += tokens
+    if turn.step is Step.DRAW:
+        state.focused = True
+        return
+    wanted = session.request.wish.budget > 0 and turn.chunk <= 1 and session.rounds > 1
+    rule = state.chosen.rule if wanted else "plain"
+    session.selections[str(rule)] += 1
+    if wanted:
+        hit = None if turn.tree is NOTHING else accepted
+        session.pace.learn(state.chosen.rule, state.emitted, hit, now - state.began_at)
+    session.round = None

@@ -13,6 +13,7 @@ from paceline.rpc.server import DataPlaneServer
 from paceline.runtime.reply_text import ReplyText
 from paceline.runtime.runner import ModelRunner
 from paceline.runtime.tokenizer import TextTokenizer
+from paceline.speculation.modes import Selection, WaitFor
 from paceline.target.config import TargetConfig
 from paceline.target.decode_request import RequestLimits
 from paceline.target.directory import DrafterDirectory
@@ -24,6 +25,7 @@ from paceline.target.link import DrafterLink, LinkTiming
 from paceline.target.loading import load
 from paceline.target.outbox import LoopOutbox
 from paceline.target.record import RoundObserver
+from paceline.target.request import RERANK_CANDIDATES
 from paceline.target.servicer import TargetServicer
 from paceline.target.status import Identity, StatusReport
 from paceline.v1 import target_pb2, target_pb2_grpc
@@ -160,7 +162,7 @@ class TargetServer:
         codec = FrameCodec(
             tokenizer_fingerprint=tokenizer.fingerprint,
             vocab_size=runner.info.vocab_size,
-            max_nodes=config.max_budget,
+            max_nodes=RERANK_CANDIDATES * config.max_budget,
             max_depth=config.max_budget,
         )
         timing = LinkTiming(config.connect_timeout_s, config.backoff_first_ms / 1e3, config.backoff_max_ms / 1e3)
@@ -187,6 +189,9 @@ class TargetServer:
             has_chat_template=tokenizer.has_chat_template,
             default_budget=self._config.budget,
             max_budget=self._config.max_budget,
+            default_selection=Selection(self._config.selection),
+            default_wait=WaitFor(self._config.wait),
+            default_deadline_ms=max(1, round(self._config.draft_deadline_ms)),
             incarnation=self.incarnation,
         )
 

@@ -18,8 +18,9 @@ from paceline.target.decode_request import RequestLimits, resolve
 from paceline.target.engine import TargetEngine
 from paceline.target.finish import Finish, FinishReason
 from paceline.target.outbox import Outbox
-from paceline.target.reply import ReplyStream
+from paceline.target.reply import Piece, ReplyStream
 from paceline.target.status import StatusReport
+from paceline.target.trace import trace_of
 from paceline.v1 import common_pb2, target_pb2, target_pb2_grpc
 
 log = logging.getLogger(__name__)
@@ -66,7 +67,7 @@ class TargetServicer(target_pb2_grpc.TargetServiceServicer):
                 if isinstance(piece, Finish):
                     yield _finish(piece)
                     return
-                yield target_pb2.DecodeResponse(tokens=ints_to_bytes(piece))
+                yield _piece(piece, with_rounds=wanted.trace)
         except Exception as error:  # becomes a status; cancellation is no Exception and goes on
             await abort(context, error)
 
@@ -100,6 +101,16 @@ class TargetServicer(target_pb2_grpc.TargetServiceServicer):
             self._engine.resume(session)
 
 
+def _piece(piece: Piece, *, with_rounds: bool) -> target_pb2.DecodeResponse:
+    newest = piece.rounds[-1]
+    return target_pb2.DecodeResponse(
+        tokens=ints_to_bytes(piece.tokens),
+        deviation_spent=newest.deviation_spent,
+        relaxed_tokens=newest.relaxed_tokens,
+        rounds=[trace_of(record) for record in piece.rounds] if with_rounds else (),
+    )
+
+
 def _finish(finish: Finish) -> target_pb2.DecodeResponse:
     stats = finish.stats
     return target_pb2.DecodeResponse(
@@ -111,7 +122,14 @@ def _finish(finish: Finish) -> target_pb2.DecodeResponse:
                 rounds=stats.rounds,
                 drafted=stats.drafted,
                 accepted=stats.accepted,
-                fallbacks=dict(stats.fallbacks or {}),
+                fallbacks=dict(stats.fallbacks),
+                relaxed_tokens=stats.relaxed,
+                deviation_spent=stats.deviation_spent,
+                limits_applied=dict(stats.limits),
+                selections=dict(stats.selections),
+                row_passes=stats.row_passes,
+                row_cache_hits=stats.row_hits,
+                tokens_held_back=stats.held_back,
             ),
             timings=common_pb2.Timings(ttft_s=finish.ttft_s, total_s=finish.total_s),
         )

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from paceline.errors import PacelineError
 from paceline.speculation.choices import Choices
+from paceline.speculation.nucleus import Ledger
 from paceline.target.calibration import Calibration
 from paceline.target.context import Context
 from paceline.target.drafting import Drafting
 from paceline.target.ending import Delivery, Ending
 from paceline.target.fallback import Fallback
 from paceline.target.finish import Finish, FinishReason, SessionStats
+from paceline.target.pace import Chosen, Pace
+from paceline.target.record import RoundRecord
 from paceline.target.request import SessionRequest
+from paceline.target.served import HeldRow
 
 
 class Sink(Protocol):
     """Where a session's tokens go. Called in the compute thread, never blocks."""
 
-    def tokens(self, tokens: Sequence[int]) -> None:
-        """Delivers tokens."""
+    def tokens(self, tokens: Sequence[int], round_: RoundRecord) -> None:
+        """Delivers tokens, at least one, and the round that gave them."""
 
     def finish(self, finish: Finish) -> None:
         """The end, after the last tokens."""
@@ -33,15 +38,26 @@ class Sink(Protocol):
         """True if the reader has so much unread that the session must pause; it is told when to go on (Resume)."""
 
 
+@dataclass(slots=True)
+class RoundState:
+    """The round a session is in. It ends with the walk of a tree, or with a token drawn without one."""
+
+    chosen: Chosen
+    began_at: float
+    focused: bool = False  # draw_first: a token was drawn and emitted, and the tree is wanted below it
+    emitted: int = 0  # tokens emitted in it so far
+
+
 class Session:
     """State of one session. Committed KV covers the context without its pending tokens.
 
-    While the prompt is read several tokens are pending; afterwards exactly one, the last.
+    While the prompt is read several tokens are pending; afterwards exactly one, the last, or none while a row is held.
     """
 
     __slots__ = (
         "accepted", "calibration", "choices", "context", "drafted", "drafting", "ending", "fallbacks", "first_token_at",
-        "id", "paused", "request", "resumed", "rounds", "sequence", "sink", "started_at",
+        "held", "held_back", "id", "ledger", "pace", "paused", "relaxed", "request", "resumed", "round", "rounds",
+        "row_hits", "row_passes", "selections", "sequence", "sink", "started_at", "untrusted",
     )  # fmt: skip
 
     def __init__(
@@ -69,6 +85,16 @@ class Session:
         self.drafted = 0
         self.accepted = 0
         self.fallbacks: Counter[Fallback] = Counter()
+        self.round: RoundState | None = None  # None between rounds
+        self.held: HeldRow | None = None  # the row at the end of the context, whose tokens all have KV then
+        self.pace = Pace()
+        self.ledger: Ledger = request.ledger
+        self.relaxed = request.ledger.relaxed  # delivered ones
+        self.selections: Counter[str] = Counter()
+        self.row_passes = 0
+        self.row_hits = 0
+        self.held_back = 0  # tokens drawn and not emitted, to hold their row
+        self.untrusted = False  # its draft trees break the computation; it is decoded plainly
 
     @property
     def useful_depth(self) -> int:
@@ -84,7 +110,17 @@ class Session:
             prompt_tokens=self.context.prompt_length,
             completion_tokens=self.context.reply_length,
             stats=SessionStats(
-                self.rounds, self.drafted, self.accepted, {str(k): n for k, n in self.fallbacks.items()}
+                rounds=self.rounds,
+                drafted=self.drafted,
+                accepted=self.accepted,
+                fallbacks={str(reason): count for reason, count in self.fallbacks.items()},
+                relaxed=self.relaxed,
+                deviation_spent=self.ledger.spent,
+                limits={str(limit): count for limit, count in self.ledger.withheld.items()},
+                selections=dict(self.selections),
+                row_passes=self.row_passes,
+                row_hits=self.row_hits,
+                held_back=self.held_back,
             ),
             ttft_s=0.0 if first is None else first - self.started_at,
             total_s=now - self.started_at,

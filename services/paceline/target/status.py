@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from paceline import __version__
+from paceline.rpc.convert import SELECTION_NUMBERS, WAIT_NUMBERS
+from paceline.speculation.modes import Selection, WaitFor
 from paceline.target.engine import TargetEngine
 from paceline.target.link import DrafterLink
 from paceline.v1 import common_pb2, inference_pb2, target_pb2
@@ -24,6 +26,9 @@ class Identity:
     has_chat_template: bool
     default_budget: int
     max_budget: int
+    default_selection: Selection
+    default_wait: WaitFor
+    default_deadline_ms: int
     incarnation: str
 
 
@@ -53,6 +58,9 @@ class StatusReport:
                 max_budget=known.max_budget,
                 version=__version__,
                 has_chat_template=known.has_chat_template,
+                default_selection=SELECTION_NUMBERS[known.default_selection],
+                default_wait=WAIT_NUMBERS[known.default_wait],
+                default_deadline_ms=known.default_deadline_ms,
             )
         )
 
@@ -74,6 +82,10 @@ class StatusReport:
                 drafted=totals.drafted,
                 emitted=totals.emitted,
                 fallbacks=dict(totals.fallbacks),
+                selections=dict(totals.selections),
+                selection_reason=totals.reason,
+                row_cache_hits=totals.row_hits,
+                relaxed=totals.relaxed,
                 drafter_address=self._link.address if self._link is not None else "",
                 drafter_state=self._drafter_state(suspended=state.suspended),
             ),

@@ -7,7 +7,18 @@ from collections.abc import Sequence
 
 from paceline.target.drafting import LinkView
 from paceline.target.fallback import Fallback
-from paceline.target.port import Advance, Close, DraftFault, DraftPort, LinkDown, LinkUp, Open, TreeArrived, Update
+from paceline.target.port import (
+    Advance,
+    Close,
+    DraftFault,
+    DraftPort,
+    LinkDown,
+    LinkUp,
+    Open,
+    RowTold,
+    TreeArrived,
+    Update,
+)
 from paceline.target.round import ask
 from paceline.target.session import Session
 
@@ -30,7 +41,7 @@ class DrafterTalk:
         if generation is None:
             return
         frame: list[Update] = list(self._goodbyes)
-        told: list[tuple[Session, Open | Advance]] = []
+        told: list[tuple[Session, Open | Advance | RowTold]] = []
         for session in sessions:
             eos = () if session.request.ignore_eos else self._eos
             update = ask(session, budget, eos, self._learn, now)
@@ -60,7 +71,11 @@ class DrafterTalk:
         if session is None:
             return False
         if isinstance(event, TreeArrived):
-            return session.drafting.arrived(event, session.context)
+            known = session.drafting.arrived(event, session.context)
+            took_s, state = session.drafting.took_s, session.round
+            if known and took_s is not None and state is not None and not state.focused:
+                session.pace.drafted(took_s)
+            return known
         known = session.drafting.failed(event, len(session.context), now)
         if known:
             first = event.reason not in self._warned  # a drafter that is wrong every round must not fill the log
@@ -73,7 +88,7 @@ class DrafterTalk:
         """The session ends. A complete reply's last tokens are told first, for a drafter that learns."""
         if not session.drafting.told:
             return
-        if complete and self._learn:
+        if complete and self._learn and session.request.teaches:
             last = session.drafting.ending(session.id, session.context)
             if last is not None:
                 self._goodbyes.append(last)

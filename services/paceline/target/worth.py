@@ -45,7 +45,8 @@ def worthwhile(turns: Sequence[Turn], costs: PassCosts) -> list[Turn]:
     worth = np.minimum(np.concatenate(worths), 1.0)
     owner = np.repeat(np.arange(len(drafted)), [len(each) for each in worths])
     order = np.argsort(-worth, kind="stable")  # a path is never worth more than its parent, and comes after it on a tie
-    plain_tokens = sum(turn.chunk for turn in turns)
+    # A held row is drawn from without a pass, but then the next row needs one: such a turn counts as a plain token.
+    plain_tokens = sum(max(turn.chunk, 1) for turn in turns)
     times = np.asarray([_seconds(costs, plain_tokens + nodes) for nodes in range(len(order) + 1)])
     gains = len(turns) + np.concatenate(([0.0], np.cumsum(worth[order])))
     rates = gains / times

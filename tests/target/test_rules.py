@@ -1,0 +1,239 @@
+"""Selection rules and waits: the same tokens as plain decoding under every legal one, and what each rule does."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from paceline.runtime.stop import StopOutcome
+from paceline.runtime.toy import ToyRunner
+from paceline.speculation.modes import Proposal, Selection, WaitFor
+from paceline.speculation.tree import DraftTree
+from paceline.target.fallback import Fallback
+from paceline.target.finish import Finish, FinishReason
+from paceline.target.port import DraftFault, Retry, RowTold, Update
+from paceline.target.request import DraftWish, SessionRequest
+from target import drafters
+from target.rig import Propose, plain, random_table, request, running, sampled
+
+VOCAB = 16
+PROMPT = [3, 1, 4, 1, 5]
+TABLE = random_table(VOCAB, seed=5)
+RULES = [Selection.DRAFT, Selection.RETAIN, Selection.RERANK, Selection.DRAW_FIRST, Selection.AUTO]
+WAITS = list(WaitFor)
+PARAMS = {"greedy": sampled(0.0, 0), "0.7": sampled(0.7, 11), "top_p": sampled(1.0, 5, top_p=0.9)}
+
+
+def wish(rule: Selection, wait: WaitFor = WaitFor.DEADLINE, budget: int = 6, **fields: object) -> DraftWish:
+    return DraftWish(budget, selection=rule, wait=wait, **fields)  # type: ignore[arg-type]
+
+
+def scored(context: list[int], budget: int) -> DraftTree:
+    """A bushy tree with probabilities, right about half the time."""
+    generator = np.random.default_rng([len(context), *context[-3:]])
+    tree = drafters.random_tree(generator, VOCAB, budget)
+    likely = int(np.argmax(TABLE[context[-1]]))
+    if len(tree) and likely not in tree.tokens[tree.children(-1)]:
+        tree = DraftTree.build([likely, *tree.tokens], [-1, *(tree.parents + (tree.parents >= 0))])
+    log_probs = -generator.random(len(tree)) * 3
+    return DraftTree.build(tree.tokens.tolist(), tree.parents.tolist(), log_probs.tolist())
+
+
+def faulty(context: list[int], budget: int) -> DraftTree | DraftFault | None:
+    """Answers well, late, wrongly or not at all, by turns."""
+    turn = len(context) % 4
+    if turn == 0:
+        return DraftFault(0, 0, Fallback.EVICTED, Retry.REOPEN, "full")
+    return None if turn == 1 else scored(context, budget)
+
+
+DRAFTERS: dict[str, Propose] = {
+    "scored": scored,
+    "faulty": faulty,
+    "empty": lambda context, budget: DraftTree.empty(),
+}
+
+
+@pytest.mark.parametrize("params", PARAMS)
+@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize(("rule", "wait"), list(itertools.product(RULES, WAITS)))
+def test_equal_to_plain(rule: Selection, wait: WaitFor, drafter: str, params: str) -> None:
+    sampling = PARAMS[params]
+    expected = plain(ToyRunner(TABLE), request(PROMPT, 60, sampling=sampling))
+    config = {"draft_deadline_ms": 3.0} if drafter == "faulty" else {}
+    if drafter == "faulty" and wait is WaitFor.TREE:
+        pytest.skip("a drafter that never answers is waited for without end, until it is lost")
+    with running(ToyRunner(TABLE), DRAFTERS[drafter], **config) as rig:
+        wanted = request(PROMPT, 60, sampling=sampling, wish=wish(rule, wait))
+        tokens, finish = rig.decode(wanted)
+    assert tokens == expected
+    stats = finish.stats
+    assert stats.rounds + stats.accepted - stats.held_back == 60
+    assert sum(stats.selections.values()) <= stats.rounds
+
+
+@pytest.mark.parametrize("wait", WAITS)
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("proposal", [Proposal.RANKED, Proposal.COUPLED])
+def test_equal_to_plain_in_company_with_answers_that_take_their_time(
+    rule: Selection, wait: WaitFor, proposal: Proposal
+) -> None:
+    waits = random.Random(7)
+    requests = [
+        request(PROMPT[:n], 40, sampling=sampled(0.9, n), wish=wish(rule, wait, 4, proposal=proposal))
+        for n in range(1, 5)
+    ]
+    expected = [plain(ToyRunner(TABLE), each) for each in requests]
+    with running(
+        ToyRunner(TABLE), scored, delay_s=lambda _: waits.random() * 0.004, draft_deadline_ms=3.0, never_idle_sessions=2
+    ) as rig:
+        sinks = [rig.submit(each)[1] for each in requests]
+        for sink in sinks:
+            sink.wait()
+    assert [sink.all_tokens for sink in sinks] == expected
+
+
+class Letters:
+    """Stop text over tokens that stand for letters."""
+
+    def __init__(self, stops: tuple[str, ...]) -> None:
+        self.stops, self.text = stops, ""
+
+    def push(self, token: int) -> StopOutcome:
+        self.text += chr(97 + token)
+        return StopOutcome("", next((stop for stop in self.stops if stop in self.text), None))
+
+
+@pytest.mark.parametrize("wait", [WaitFor.DEADLINE, WaitFor.NEVER])
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("ends", ["eos", "stop", "max_tokens", "context"])
+def test_every_end_under_every_rule(rule: Selection, wait: WaitFor, ends: str) -> None:
+    """Ends that fall on an accepted token, on a drawn one, and on one drawn before the tree."""
+    free = plain(ToyRunner(TABLE), request(PROMPT, 40, sampling=sampled(0.8, 3)))
+    for length in range(1, 14):
+        eos = frozenset({free[length - 1]}) if ends == "eos" else frozenset[int]()
+        stops = ("".join(chr(97 + token) for token in free[max(0, length - 2) : length]),) if ends == "stop" else ()
+        limit = {"context_length": len(PROMPT) + length} if ends == "context" else {}
+        tokens = length if ends == "max_tokens" else 40
+
+        def decode(propose: Propose | None, wanted: SessionRequest) -> tuple[list[int], Finish]:
+            with running(ToyRunner(TABLE, eos=eos), propose, stop_text=Letters, **limit) as rig:  # noqa: B023
+                return rig.decode(wanted)
+
+        wanted = {"sampling": sampled(0.8, 3), "stops": stops}
+        known, end = decode(None, request(PROMPT, tokens, budget=0, **wanted))
+        found, finish = decode(scored, request(PROMPT, tokens, wish=wish(rule, wait), **wanted))
+        assert found == known
+        assert (finish.reason, finish.stop_match) == (end.reason, end.stop_match)
+        if ends in ("max_tokens", "context"):
+            assert finish.reason is FinishReason.LENGTH
+            assert len(found) == length
+
+
+def records_of(rule: Selection, propose: Propose = scored, count: int = 60, **config: object):
+    with running(ToyRunner(TABLE), propose, cost_aware=False, **config) as rig:
+        _, finish = rig.decode(request(PROMPT, count, sampling=sampled(1.0, 2), wish=wish(rule)))
+        return rig.records, finish, rig.drafter.rows
+
+
+def test_draw_first_draws_a_token_before_each_tree_and_spends_the_tree_below_it() -> None:
+    records, finish, rows = records_of(Selection.DRAW_FIRST)
+    trees = [each for each in records if each.focused]
+    drawn = [each for each in records[1:] if not each.focused]
+    assert all(len(each.tree) == 0 and len(each.delivered) == 1 for each in drawn)
+    assert any(len(each.accepted) for each in trees)
+    assert len(drawn) - finish.stats.row_passes in (0, 1)  # a last token is drawn plainly: nothing could follow it
+    assert rows == finish.stats.row_passes or rows == finish.stats.row_passes - 1  # nor is a tree wanted below it
+    assert finish.stats.selections["draw_first"] - len(trees) in (0, 1)
+
+
+def test_rerank_prunes_a_larger_tree_by_the_targets_row() -> None:
+    asked: list[int] = []
+
+    def propose(context: list[int], budget: int) -> DraftTree:
+        asked.append(budget)
+        return scored(context, budget)
+
+    records, finish, rows = records_of(Selection.RERANK, propose)
+    assert set(asked[1:]) == {18}
+    trees = [each for each in records if len(each.tree)]
+    assert max(len(each.tree) for each in trees) == 6
+    assert rows >= finish.stats.row_passes - 1
+    assert finish.stats.row_passes >= len(trees)
+    assert finish.stats.selections["rerank"] >= len(trees)
+
+
+def test_retain_holds_the_drawn_token_back_and_needs_no_row_pass() -> None:
+    records, finish, _ = records_of(Selection.RETAIN)
+    assert finish.stats.row_passes == 0
+    assert finish.stats.held_back > 0
+    back = [each for each in records if each.drawn is None and each.accepted]
+    assert len(back) == finish.stats.held_back
+    assert all(len(each.delivered) == len(each.accepted) for each in back)
+
+
+def test_a_rule_that_waits_never_draws_on_while_the_tree_is_on_its_way() -> None:
+    for rule in (Selection.DRAFT, Selection.DRAW_FIRST):
+        with running(ToyRunner(TABLE), scored, delay_s=lambda _: 0.02) as rig:
+            wanted = request(PROMPT, 80, wish=wish(rule, WaitFor.NEVER))
+            tokens, finish = rig.decode(wanted)
+            waiting = request(PROMPT, 12, wish=wish(rule, WaitFor.TREE))
+            rounds = rig.decode(waiting)[1].stats
+        assert tokens == plain(ToyRunner(TABLE), wanted)
+        assert finish.stats.fallbacks == {}
+        assert rounds.fallbacks == {}
+        assert rounds.drafted > 0
+
+
+def test_a_deadline_of_the_request_stands_over_the_replicas() -> None:
+    with running(ToyRunner(TABLE), scored, delay_s=lambda _: 0.03, draft_deadline_ms=1.0, suspend_after=1000) as rig:
+        patient = rig.decode(request(PROMPT, 12, wish=wish(Selection.DRAFT, deadline_s=5.0)))[1].stats
+        hasty = rig.decode(request(PROMPT, 12, wish=wish(Selection.DRAFT)))[1].stats
+    assert patient.fallbacks == {}
+    assert hasty.fallbacks.get("late", 0) > 0
+
+
+def test_auto_overlaps_a_slow_drafter_and_not_a_fast_one() -> None:
+    """Passes take 4 ms. Drafting in 6 ms, most of them hidden behind the row pass, is worth one; at once it is not."""
+
+    class Timed(ToyRunner):
+        def execute(self, plan):  # type: ignore[no-untyped-def]
+            import time
+
+            time.sleep(0.004)
+            return super().execute(plan)
+
+    from paceline.runtime.costs import PassCosts
+
+    def selections(delay_s: Callable[[Sequence[Update]], float] | None) -> Counter[str]:
+        runner = Timed(TABLE)
+        runner.costs = PassCosts({1: 0.004, 32: 0.004})
+        known = plain(ToyRunner(TABLE), request(PROMPT, 150))
+        with running(runner, drafters.accepting(PROMPT, known, VOCAB, 2), delay_s=delay_s, cost_aware=False) as rig:
+            tokens, finish = rig.decode(request(PROMPT, 150, wish=wish(Selection.AUTO)))
+            assert tokens == known
+            assert rig.engine.status().totals.reason
+        return Counter(finish.stats.selections)
+
+    fast = selections(None)
+    slow = selections(lambda updates: 0.001 if any(isinstance(each, RowTold) for each in updates) else 0.006)
+    assert fast["draft"] > fast["draw_first"]
+    assert slow["draw_first"] > slow["draft"]
+
+
+def test_equal_prompts_share_the_first_row() -> None:
+    with running(ToyRunner(TABLE)) as rig:
+        first = rig.decode(request(PROMPT, 10, budget=0, sampling=sampled(1.0, 1)))
+        again = rig.decode(request(PROMPT, 10, budget=0, sampling=sampled(1.0, 1)))
+        other_seed = rig.decode(request(PROMPT, 10, budget=0, sampling=sampled(1.0, 2)))
+        other_row = rig.decode(request(PROMPT, 10, budget=0, sampling=sampled(0.9, 1)))
+        longer = rig.decode(request([*PROMPT, 2], 10, budget=0, sampling=sampled(1.0, 1)))
+        assert rig.engine.status().totals.row_hits == 2
+    assert [each[1].stats.row_hits for each in (first, again, other_seed, other_row, longer)] == [0, 1, 1, 0, 0]
+    assert again[0] == first[0]
+    assert other_seed[0] == plain(ToyRunner(TABLE), request(PROMPT, 10, sampling=sampled(1.0, 2)))
