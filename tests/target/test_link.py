@@ -11,6 +11,7 @@ import pytest
 
 from paceline.rpc.arrays import floats_to_bytes, ints_to_bytes
 from paceline.rpc.channels import open_channel
+from paceline.speculation.modes import Proposal
 from paceline.speculation.sampling import SamplingParams
 from paceline.speculation.tree import DraftTree
 from paceline.target.backoff import Backoff
@@ -29,7 +30,6 @@ from paceline.target.port import (
     Retry,
     TreeArrived,
 )
-from paceline.speculation.modes import Proposal
 from paceline.target.request import DraftWish
 from paceline.v1 import common_pb2, draft_pb2
 from target.wire import PATIENCE_S, Directory, WireDrafter, serving, until
