@@ -11,11 +11,13 @@ import pytest
 from numpy.typing import NDArray
 
 from paceline.drafter.engine import Advance, Close, DrafterEngine, Fault, Open, Reply, Update
-from paceline.drafter.proposer import ContextTooLong, DraftOptions, Want
+from paceline.drafter.proposer import ContextTooLong, DraftOptions, Growth, Want
+from paceline.speculation.modes import Proposal
+from paceline.speculation.rows import Row
 from paceline.speculation.sampling import SamplingParams
 from paceline.speculation.tree import DraftTree
 
-OPTIONS = DraftOptions(False, 2.0, SamplingParams(), frozenset(), 100, True)
+OPTIONS = DraftOptions(Proposal.RANKED, 2.0, SamplingParams(), frozenset(), 100, True)
 
 
 class Echo:
@@ -28,6 +30,7 @@ class Echo:
     def __init__(self) -> None:
         self.contexts: dict[int, list[int]] = {}
         self.asked: list[int] = []  # wants of each call
+        self.rows: list[tuple[list[int], Row]] = []
 
     def open(self, session: int, context: NDArray[np.int32], prompt_length: int, options: DraftOptions) -> None:
         if len(context) > self.context_length:
@@ -42,11 +45,14 @@ class Echo:
     def close(self, session: int) -> None:
         del self.contexts[session]
 
-    def propose(self, wants: Sequence[Want]) -> list[DraftTree]:
+    def row(self, session: int, row: Row) -> None:
+        self.rows.append((list(self.contexts[session]), row))
+
+    def propose(self, wants: Sequence[Want]) -> list[Growth]:
         self.asked.append(len(wants))
         if any(self.contexts[want.session][-1] == 13 for want in wants):
             raise RuntimeError("unlucky")
-        return [DraftTree.chain([self.contexts[want.session][-1]] * want.budget) for want in wants]
+        return [Growth(DraftTree.chain([self.contexts[want.session][-1]] * want.budget)) for want in wants]
 
 
 class Bench:

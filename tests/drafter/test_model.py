@@ -16,13 +16,14 @@ from paceline.runtime.plan import PassPlan, Segment
 from paceline.runtime.toy import ToyRunner
 from paceline.runtime.transformers_runner import TransformersRunner, load_runner
 from paceline.speculation.choices import SeededChoices
+from paceline.speculation.modes import Proposal
 from paceline.speculation.rows import process
 from paceline.speculation.sampling import SamplingParams
 from paceline.speculation.tree import DraftTree
 from support.tiny import tiny_model
 
 VOCAB = 64
-OPTIONS = DraftOptions(False, 2.0, SamplingParams(), frozenset(), VOCAB, True)
+OPTIONS = DraftOptions(Proposal.RANKED, 2.0, SamplingParams(), frozenset(), VOCAB, True)
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +44,9 @@ def ask(made: ModelProposer, *wants: Want) -> list[DraftTree]:
     """Trees, calling again as long as one is not finished."""
     found: dict[int, DraftTree] = {}
     while missing := [want for want in wants if want.session not in found]:
-        for want, tree in zip(missing, made.propose(missing), strict=True):
-            if tree is not None:
-                found[want.session] = tree
+        for want, growth in zip(missing, made.propose(missing), strict=True):
+            if growth is not None and not growth.growing:
+                found[want.session] = growth.tree
     return [found[want.session] for want in wants]
 
 
@@ -189,7 +190,7 @@ def test_coupled_trees_of_the_targets_own_model_hold_its_draws() -> None:
     table = np.random.default_rng(0).dirichlet(np.full(8, 0.5), size=8)
     params = SamplingParams(temperature=1.0, seed=11)
     made = proposer_of(ToyRunner(table), max_depth=3)
-    options = replace(OPTIONS, vocab_size=8, coupled=True, strength=1.0, sampling=params)
+    options = replace(OPTIONS, vocab_size=8, proposal=Proposal.COUPLED, strength=1.0, sampling=params)
     made.open(1, np.asarray([1], np.int32), 1, options)
     context = [1]
     hits = 0

@@ -19,13 +19,14 @@ from paceline.runtime.plan import PassPlan
 from paceline.runtime.runner import ModelRunner
 from paceline.runtime.toy import ToyRunner
 from paceline.runtime.transformers_runner import load_runner
+from paceline.speculation.modes import Proposal
 from paceline.speculation.sampling import SamplingParams
 from support.tiny import tiny_model
 from target.rig import random_table
 
 VOCAB = 64
 LIMIT = 96  # tokens of a context in these tests
-OPTIONS = DraftOptions(False, 2.0, SamplingParams(), frozenset([5]), VOCAB, True)
+OPTIONS = DraftOptions(Proposal.RANKED, 2.0, SamplingParams(), frozenset([5]), VOCAB, True)
 
 
 class Desk:

@@ -15,10 +15,12 @@ from paceline.drafter.proposer import DraftOptions, Proposer, UnknownTokens, Wan
 from paceline.drafter.suffix import INDEX_TOKENS, LEARN_TOKENS, SuffixProposer
 from paceline.runtime.plan import PassPlan
 from paceline.runtime.toy import ToyRunner
+from paceline.speculation.modes import Proposal
 from paceline.speculation.sampling import SamplingParams
+from support.drafting import grown
 
 VOCAB = 16
-OPTIONS = DraftOptions(False, 2.0, SamplingParams(), frozenset(), VOCAB, True)
+OPTIONS = DraftOptions(Proposal.RANKED, 2.0, SamplingParams(), frozenset(), VOCAB, True)
 TABLE = np.random.default_rng(1).dirichlet(np.full(VOCAB, 0.5), size=VOCAB)
 
 
@@ -78,10 +80,10 @@ def test_without_a_budget_there_is_no_tree_and_the_next_is_the_same(make: type[P
         made = make()
         made.open(1, np.asarray([1, 2, 1, 2, 1], np.int32), 5, OPTIONS)
         if read_first:
-            (nothing,) = made.propose([Want(1, 0)])
+            (nothing,) = grown(made, Want(1, 0))
             assert nothing is not None
             assert len(nothing) == 0
-        trees.append(made.propose([Want(1, 4)])[0])
+        trees.append(grown(made, Want(1, 4))[0])
     assert trees[0].tokens.tolist() == trees[1].tokens.tolist() != []
 
 
@@ -91,11 +93,11 @@ def test_a_long_text_is_indexed_in_parts_and_short_ones_do_not_wait() -> None:
     made.open(1, np.asarray(long, np.int32), 1, OPTIONS)
     made.open(2, np.asarray([5, 6, 5], np.int32), 1, OPTIONS)
     for _ in range(4):
-        first, second = made.propose([Want(1, 4), Want(2, 4)])
+        first, second = grown(made, Want(1, 4), Want(2, 4))
         assert first is None
         assert second is not None
         assert second.tokens[0] == 6
-    first = made.propose([Want(1, 4)])[0]
+    first = grown(made, Want(1, 4))[0]
     assert first is not None
     assert first.tokens.tolist() == [1, 2, 3, 4]
 
@@ -109,7 +111,7 @@ def test_a_long_reply_is_learned_in_parts_to_its_end() -> None:
     made.open(2, np.asarray([9], np.int32), 1, OPTIONS)
     learned = [made.store.tokens]
     while learned[-1] < len(reply):
-        made.propose([Want(2, 1)])
+        grown(made, Want(2, 1))
         learned.append(made.store.tokens)
     assert learned == [LEARN_TOKENS, 2 * LEARN_TOKENS, 3 * LEARN_TOKENS, len(reply)]
     parts, whole = made.store, suffix().store
@@ -126,7 +128,7 @@ def test_tenants_do_not_learn_from_each_other() -> None:
     found = {}
     for session, tenant in ((3, "a"), (4, ""), (5, "b")):
         made.open(session, np.asarray([1, 2], np.int32), 2, replace(OPTIONS, tenant=tenant))
-        tree = made.propose([Want(session, 4)])[0]
+        tree = grown(made, Want(session, 4))[0]
         assert tree is not None
         found[tenant] = tree.tokens.tolist()
     assert found == {"a": [4], "": [5], "b": []}
@@ -150,14 +152,14 @@ def test_a_failed_pass_leaves_the_other_sessions_as_they_were() -> None:
         each.open(2, np.asarray([3], np.int32), 1, OPTIONS)
     failing[0] = True
     with pytest.raises(RuntimeError, match="once"):
-        made.propose([Want(1, 8), Want(2, 8)])
+        grown(made, Want(1, 8), Want(2, 8))
     for want in (Want(1, 8), Want(2, 8)):
-        (tree,), (right,) = made.propose([want]), expected.propose([want])
+        (tree,), (right,) = grown(made, want), grown(expected, want)
         assert tree is not None
         assert right is not None
         assert tree.tokens.tolist() == right.tokens.tolist()
         made.advance(want.session, tree.path_tokens(0))
-        assert made.propose([want])[0] is not None
+        assert grown(made, want)[0] is not None
     made._runner.kv.check_integrity()
 
 

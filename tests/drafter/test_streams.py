@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from paceline.drafter.config import DrafterConfig
-from paceline.drafter.proposer import DraftOptions, Want
+from paceline.drafter.proposer import DraftOptions, Growth, Want
 from paceline.drafter.server import DrafterServer
 from paceline.drafter.suffix import SuffixProposer
 from paceline.errors import Unavailable
 from paceline.rpc.arrays import bytes_to_ints, ints_to_bytes
 from paceline.rpc.channels import open_channel
-from paceline.speculation.tree import DraftTree
+from paceline.speculation.rows import Row
 from paceline.v1 import common_pb2, draft_pb2, draft_pb2_grpc
 
 WAIT_S = 60.0
@@ -103,7 +103,10 @@ class Gated:
     def close(self, session: int) -> None:
         self.inner.close(session)
 
-    def propose(self, wants: Sequence[Want]) -> list[DraftTree | None]:
+    def row(self, session: int, row: Row) -> None:
+        self.inner.row(session, row)
+
+    def propose(self, wants: Sequence[Want]) -> list[Growth | None]:
         self.inside.set()
         self.gate.wait()
         return self.inner.propose(wants)

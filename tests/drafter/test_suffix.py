@@ -11,10 +11,12 @@ import pytest
 from paceline.drafter.ngrams import NGrams, NGramStore, context_keys
 from paceline.drafter.proposer import DraftOptions, Want
 from paceline.drafter.suffix import SuffixProposer
+from paceline.speculation.modes import Proposal
 from paceline.speculation.sampling import SamplingParams
 from paceline.speculation.tree import DraftTree
+from support.drafting import grown
 
-OPTIONS = DraftOptions(False, 2.0, SamplingParams(), frozenset([99]), 100, True)
+OPTIONS = DraftOptions(Proposal.RANKED, 2.0, SamplingParams(), frozenset([99]), 100, True)
 
 
 def proposer(store_tokens: int = 1000, depth: int = 8) -> SuffixProposer:
@@ -25,7 +27,7 @@ def tree(
     made: SuffixProposer, context: list[int], budget: int = 8, options: DraftOptions = OPTIONS, session: int = 1
 ) -> DraftTree:
     made.open(session, np.asarray(context, np.int32), len(context), options)
-    (found,) = made.propose([Want(session, budget)])
+    (found,) = grown(made, Want(session, budget))
     made.close(session)
     return found
 
@@ -58,9 +60,9 @@ def test_advancing_equals_opening_with_the_whole_context() -> None:
     made = proposer()
     made.open(1, np.asarray(context[:3], np.int32), 3, OPTIONS)
     for token in context[3:]:
-        made.propose([Want(1, 4)])
+        grown(made, Want(1, 4))
         made.advance(1, [token])
-    (found,) = made.propose([Want(1, 8)])
+    (found,) = grown(made, Want(1, 8))
     whole = tree(proposer(), context)
     assert found.tokens.tolist() == whole.tokens.tolist()
     assert found.parents.tolist() == whole.parents.tolist()
@@ -130,10 +132,11 @@ def test_coupled_trees_follow_the_noise_and_infinite_strength_does_not() -> None
     context = [1, 2, 5, 1, 2, 6, 1, 2, 7, 1, 2]
     ranked = tree(proposer(), context)
     params = SamplingParams(temperature=1.0, seed=3)
-    blind = tree(proposer(), context, options=replace(OPTIONS, coupled=True, strength=math.inf, sampling=params))
+    coupled = replace(OPTIONS, proposal=Proposal.COUPLED, strength=math.inf, sampling=params)
+    blind = tree(proposer(), context, options=coupled)
     assert blind.tokens.tolist() == ranked.tokens.tolist()
     firsts = set()
     for seed in range(30):
-        options = replace(OPTIONS, coupled=True, strength=1.0, sampling=replace(params, seed=seed))
+        options = replace(OPTIONS, proposal=Proposal.COUPLED, strength=1.0, sampling=replace(params, seed=seed))
         firsts.add(int(tree(proposer(), context, options=options).tokens[0]))
     assert firsts == {5, 6, 7}

@@ -234,7 +234,7 @@ class ModelProposer:
             rows = self._runner.execute(PassPlan(tuple(segments)))
         except Exception:
             for each, _ in running:  # a failed pass empties their scratch
-                each.held.scratch, each.held.below = {}, {(): each.held.below[()]}
+                each.held.scratch, each.held.below, each.held.passes = {}, {(): each.held.below[()]}, 0
             raise
         for number, (each, paths) in enumerate(running):
             for path in paths:
