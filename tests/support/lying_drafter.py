@@ -117,6 +117,9 @@ class LyingDrafter:
         if kind == "open":
             contexts[update.session] = bytes_to_ints(update.open.context_tokens).tolist()
             budget = update.open.budget
+        elif kind == "target_row":
+            contexts[update.session] += [update.target_row.drawn] if update.target_row.HasField("drawn") else []
+            budget = update.target_row.budget
         else:
             contexts[update.session] += bytes_to_ints(update.advance.tokens).tolist()
             budget = update.advance.budget

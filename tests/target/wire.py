@@ -72,6 +72,11 @@ class WireDrafter(draft_pb2_grpc.DraftServiceServicer):
         if kind == "open":
             contexts[update.session] = bytes_to_ints(update.open.context_tokens, "context").tolist()
             budget = update.open.budget
+        elif kind == "target_row":
+            told = update.target_row
+            assert told.base_length == len(contexts[update.session])
+            contexts[update.session] += [told.drawn] if told.HasField("drawn") else []
+            budget = told.budget
         else:
             assert update.advance.base_length == len(contexts[update.session])
             contexts[update.session] += bytes_to_ints(update.advance.tokens, "tokens").tolist()
@@ -178,11 +183,32 @@ async def target(
     assert runner.kv.pages_used == 0
 
 
+def speculation(
+    budget: int,
+    *,
+    proposal: common_pb2.Proposal = common_pb2.PROPOSAL_RANKED,
+    selection: common_pb2.SelectionRule = common_pb2.SELECTION_RULE_DRAFT,
+    wait: common_pb2.WaitMode = common_pb2.WAIT_MODE_DEADLINE,
+    **fields: object,
+) -> common_pb2.SpeculationParams:
+    """Complete parameters."""
+    if proposal == common_pb2.PROPOSAL_COUPLED:
+        fields.setdefault("strength", 2.0)
+    return common_pb2.SpeculationParams(
+        draft=True,
+        budget=budget,
+        proposal=proposal,
+        selection=selection,
+        wait=wait,
+        **fields,  # type: ignore[arg-type]
+    )
+
+
 def message(prompt: Sequence[int], max_tokens: int, *, budget: int = 8, **fields: object) -> target_pb2.DecodeRequest:
     """A complete DecodeRequest, greedy unless `sampling` says otherwise."""
     filled: dict[str, object] = {
         "sampling": common_pb2.SamplingParams(temperature=0.0, top_k=0, top_p=1.0, seed=1),
-        "speculation": common_pb2.SpeculationParams(draft=True, budget=budget, proposal=common_pb2.PROPOSAL_RANKED),
+        "speculation": speculation(budget),
         **fields,
     }
     return target_pb2.DecodeRequest(prompt_tokens=ints_to_bytes(prompt), max_tokens=max_tokens, **filled)  # type: ignore[arg-type]
