@@ -127,7 +127,9 @@ def test_a_fully_accepted_chain_draws_its_bonus_from_the_last_row() -> None:
     rows = {ROOT: [1.0, 0.0], 0: [0.0, 1.0], 1: [1.0, 0.0], 2: [0.05, 0.95]}
     found = law(
         lambda choices: (
-            verify(DraftTree.chain([0, 1, 0]), lambda node: Row.from_dense(np.array(rows[node])), choices, 0).tokens
+            verify(
+                DraftTree.chain([0, 1, 0]), lambda node: Row.from_dense(np.array(rows[node])), choices, 0
+            ).tokens
         )
     )
     assert found == pytest.approx({(0, 1, 0, 0): 0.05, (0, 1, 0, 1): 0.95}, abs=1e-12)
