@@ -68,10 +68,12 @@ def _target_rows(target: TargetState) -> list[tuple[str, str]]:
         ("", f"drafter link {link}, fallbacks: {reasons}"),
     ]
     if target.selections:
-        reason = f"; auto: {' '.join(target.selection_reason.split())}" if target.selection_reason else ""
-        rows.append(("", f"rounds by rule: {counts(target.selections)}{reason}"))
-    if target.row_cache_hits or target.relaxed:
-        rows.append(("", f"{target.row_cache_hits} rows from the cache, {target.relaxed} tokens relaxed"))
+        rows.append(("", f"rounds by rule: {counts(target.selections)}"))
+    if target.selection_reason:
+        rows.append(("", f"auto: {' '.join(target.selection_reason.split())}"))
+    kept = [(target.row_cache_hits, "rows from the cache"), (target.relaxed, "tokens relaxed")]
+    if any(n for n, _ in kept):
+        rows.append(("", ", ".join(f"{n} {what}" for n, what in kept if n)))
     return rows
 
 
