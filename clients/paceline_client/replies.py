@@ -76,6 +76,7 @@ class Reply:
     text: str
     token_ids: tuple[int, ...]
     finish: Finish
+    rounds: tuple[RoundTrace, ...] = ()  # only with trace=True
 
 
 def event_of(response: inference_pb2.GenerateResponse) -> Event | None:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import sys
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from clients.command import Done, environment, run, started
 from gateway.certificates import Authority
 from gateway.rig import LENGTH, STOP, Script, Step, finish, gateway, model, says, within
 from gateway.tokenizers_for_tests import PieceTokenizer
@@ -28,41 +26,6 @@ from paceline.v1 import common_pb2, target_pb2
 HI = list(b"Hi \xc3\xa9!")
 END = finish(STOP, rounds=3, drafted=8, accepted=4)
 END.speculation.fallbacks["late"] = 2
-
-
-@dataclass
-class Done:
-    """A finished run."""
-
-    code: int
-    out: str
-    err: str
-
-
-def environment(**changes: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name != "PACELINE_ADDRESS"}
-    return {**kept, "PYTHONUNBUFFERED": "1", **changes}
-
-
-@asynccontextmanager
-async def started(*arguments: str, **changes: str) -> AsyncIterator[Process]:
-    """A run that goes on; killed at the end if it still does."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "paceline_client.cli", *arguments,
-        stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment(**changes),
-    )  # fmt: skip
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-
-
-async def run(*arguments: str, stdin: str = "", **changes: str) -> Done:
-    async with started(*arguments, **changes) as process:
-        out, err = await within(process.communicate(stdin.encode()))
-        return Done(process.returncode or 0, out.decode(), err.decode())
 
 
 def prompt_of(request: target_pb2.DecodeRequest) -> str:

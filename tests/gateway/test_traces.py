@@ -95,3 +95,17 @@ def test_a_text_is_decoded_once() -> None:
     texts = TokenTexts(Counting())
     assert [texts.of(65) for _ in range(5)] == ["A"] * 5
     assert Counting.calls == 2
+
+
+async def test_a_whole_reply_brings_all_its_rounds() -> None:
+    async def script(request: target_pb2.DecodeRequest) -> AsyncIterator[Step]:
+        yield message(Round(position=1, emitted=[72]))
+        yield message(Round(position=2, emitted=[105]))
+        yield finish(STOP)
+
+    async with gateway(script) as served:
+        rounds = (await within(served.client.complete("x", trace=True))).rounds
+    assert [(trace.position, trace.emitted, trace.emitted_texts) for trace in rounds] == [
+        (1, (72,), ("H",)),
+        (2, (105,), ("i",)),
+    ]
