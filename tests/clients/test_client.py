@@ -439,3 +439,35 @@ async def test_several_threads_share_a_synchronous_client() -> None:
 
     async with gateway(says([104, 105])) as served:
         assert await in_thread(work, served.address) == ["hi"] * 8
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_an_interruption_while_a_call_begins_leaves_nothing_running(
+    begun: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C right before, or right after, the call was handed to the client's loop."""
+
+    async def endless(request: target_pb2.DecodeRequest) -> AsyncIterator[Step]:
+        yield [97]
+        await asyncio.Event().wait()
+
+    def work(address: str) -> None:
+        with Client(address) as client:
+            stream = client.generate("x")
+            assert next(stream) == Delta((97,), "a")
+            hand_over = client._loop.call_soon_threadsafe
+
+            def interrupted(work: Any) -> None:
+                monkeypatch.setattr(client._loop, "call_soon_threadsafe", hand_over)
+                if begun:
+                    hand_over(work)
+                raise KeyboardInterrupt
+
+            monkeypatch.setattr(client._loop, "call_soon_threadsafe", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                next(stream)
+            assert len(client.status().targets) == 1, "the client goes on"
+
+    async with gateway(endless) as served:
+        await in_thread(work, served.address)
+        await within(served.targets[0].cancelled.wait())
