@@ -23,8 +23,10 @@ from paceline_client.errors import (
     ServerFault,
     Unavailable,
 )
+from paceline_client.nucleus import Nucleus
 from paceline_client.replies import Delta, Event, Finish, Reply, Speculation, Timings, Usage
 from paceline_client.request import Chat, GenerateFields, Message, Prompt, Tokens
+from paceline_client.rounds import RoundTrace
 from paceline_client.service import DrafterState, ModelInfo, Status, TargetState
 from paceline_client.sync import Client, Stream
 
@@ -45,10 +47,12 @@ __all__ = [
     "ModelInfo",
     "NotAllowed",
     "NotFound",
+    "Nucleus",
     "Overloaded",
     "Prompt",
     "Reply",
     "RetryPolicy",
+    "RoundTrace",
     "ServerFault",
     "Speculation",
     "Status",

@@ -17,6 +17,7 @@ from paceline_client.connection import MAX_MESSAGE_BYTES, RetryPolicy, TlsOption
 from paceline_client.errors import ClientError, DeadlineExceeded, ServerFault, Unavailable, from_status
 from paceline_client.replies import Event, Finish, Reply, event_of
 from paceline_client.request import GenerateFields, Prompt, request_of
+from paceline_client.rounds import RoundTrace
 from paceline_client.service import ModelInfo, Status, model_info_of, status_of
 
 T = TypeVar("T")
@@ -100,12 +101,14 @@ class AsyncClient:
         """The whole reply at once; arguments and errors as of `generate`."""
         text: list[str] = []
         token_ids: list[int] = []
+        rounds: list[RoundTrace] = []
         async with aclosing(self.generate(prompt, timeout_s=timeout_s, **fields)) as events:
             async for event in events:
                 if isinstance(event, Finish):
-                    return Reply("".join(text), tuple(token_ids), event)
+                    return Reply("".join(text), tuple(token_ids), event, tuple(rounds))
                 text.append(event.text)
                 token_ids.extend(event.token_ids)
+                rounds.extend(event.rounds)
         raise ServerFault("the reply ended without a finish")
 
     async def get_model_info(self, *, timeout_s: float | None = 10.0) -> ModelInfo:

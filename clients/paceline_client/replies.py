@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from paceline.v1 import common_pb2, inference_pb2
 from paceline_client.errors import ServerFault
+from paceline_client.rounds import RoundTrace, round_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +17,7 @@ class Delta:
 
     token_ids: tuple[int, ...]  # may run ahead of the text while a character or a stop string is incomplete
     text: str
+    rounds: tuple[RoundTrace, ...] = ()  # that gave these tokens; only with trace=True
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,13 @@ class Speculation:
     drafted: int  # draft nodes verified
     accepted: int  # draft tokens delivered
     fallbacks: Mapping[str, int]  # rounds decoded plainly although a tree was wanted, by reason
+    relaxed_tokens: int = 0  # draft tokens delivered that only the nucleus rule accepted, whatever replica sent them
+    deviation_spent: float = 0.0  # its expectation bounds the total variation from the exact law; one value bounds none
+    limits_applied: Mapping[str, int] = field(default_factory=dict)  # nodes where a limit kept relaxing off, by limit
+    selections: Mapping[str, int] = field(default_factory=dict)  # rounds by selection rule
+    row_passes: int = 0  # rows computed, retained or found for selection
+    row_cache_hits: int = 0  # rows taken from the row cache
+    tokens_held_back: int = 0  # drawn tokens that `retain` did not emit
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +76,15 @@ class Reply:
     text: str
     token_ids: tuple[int, ...]
     finish: Finish
+    rounds: tuple[RoundTrace, ...] = ()  # only with trace=True
 
 
 def event_of(response: inference_pb2.GenerateResponse) -> Event | None:
     """A message of the stream as a value; None for kinds that this client does not know."""
     kind = response.WhichOneof("event")
     if kind == "delta":
-        return Delta(tuple(response.delta.token_ids), response.delta.text)
+        delta = response.delta
+        return Delta(tuple(delta.token_ids), delta.text, tuple(round_of(trace) for trace in delta.rounds))
     return finish_of(response.finish) if kind == "finish" else None
 
 
@@ -85,13 +96,29 @@ def finish_of(finish: inference_pb2.Finish) -> Finish:
     }
     if finish.reason not in reasons:
         raise ServerFault(f"the reply ended for reason {finish.reason}, which this client does not know; upgrade it")
-    stats = finish.speculation
     return Finish(
         reason=reasons[finish.reason],
         stop_match=finish.stop_match,
         usage=Usage(finish.usage.prompt_tokens, finish.usage.completion_tokens),
-        speculation=Speculation(stats.rounds, stats.drafted, stats.accepted, dict(stats.fallbacks)),
+        speculation=speculation_of(finish.speculation),
         timings=Timings(finish.timings.ttft_s, finish.timings.total_s),
         seed=finish.seed,
         model=finish.model,
+    )
+
+
+def speculation_of(stats: common_pb2.SpeculationStats) -> Speculation:
+    """The statistics as a value."""
+    return Speculation(
+        rounds=stats.rounds,
+        drafted=stats.drafted,
+        accepted=stats.accepted,
+        fallbacks=dict(stats.fallbacks),
+        relaxed_tokens=stats.relaxed_tokens,
+        deviation_spent=stats.deviation_spent,
+        limits_applied=dict(stats.limits_applied),
+        selections=dict(stats.selections),
+        row_passes=stats.row_passes,
+        row_cache_hits=stats.row_cache_hits,
+        tokens_held_back=stats.tokens_held_back,
     )

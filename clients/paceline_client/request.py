@@ -8,13 +8,10 @@ from typing import Literal, TypedDict
 
 from paceline.v1 import common_pb2, inference_pb2
 from paceline_client.errors import InvalidRequest
+from paceline_client.modes import MODES, Proposal, Selection, Wait
+from paceline_client.nucleus import Nucleus
 
 Role = Literal["system", "user", "assistant"]
-
-_PROPOSALS: dict[str, common_pb2.Proposal] = {
-    "ranked": common_pb2.PROPOSAL_RANKED,
-    "coupled": common_pb2.PROPOSAL_COUPLED,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +57,26 @@ class GenerateFields(TypedDict, total=False):
     ignore_eos: bool | None
     draft: bool | None  # False decodes plainly
     budget: int | None  # draft nodes per round
-    proposal: Literal["ranked", "coupled"] | None
+    proposal: Proposal | None  # "sampled" keeps the law of the reply, not its tokens
     strength: float | None  # coupling strength, 0.1 to 1e6; coupled proposals only
+    selection: Selection | None  # which of the target's rows shape the next tree
+    wait: Wait | None  # how long the target waits for a tree
+    draft_deadline_ms: int | None  # milliseconds to wait for a tree, 1 to 60000; wait="deadline" only
+    nucleus: Nucleus | None  # None: exact verification
+    trace: bool | None  # True: every Delta brings its rounds
     model: str  # refused if another one is served
 
 
 _SAMPLING = frozenset(("temperature", "top_k", "top_p", "seed"))
 _SPECULATION = frozenset(("draft", "budget", "strength"))
-_PLAIN = frozenset(("max_tokens", "ignore_eos", "model"))
+_PLAIN = frozenset(("max_tokens", "ignore_eos", "model", "trace"))
+_NUCLEUS = {
+    "mass": "0 (the exact rule) to 1",
+    "temperature": "0.01 to 1e6",
+    "max_deviation": "0 or more",
+    "max_deviation_per_token": "0 or more",
+    "max_relaxations": f"a whole number, 0 to {2**32 - 1}",
+}
 
 
 def request_of(prompt: Prompt, fields: GenerateFields) -> inference_pb2.GenerateRequest:
@@ -79,10 +88,12 @@ def request_of(prompt: Prompt, fields: GenerateFields) -> inference_pb2.Generate
             continue
         if name == "stop":
             _set_stops(request, value)
-        elif name == "proposal":
-            if value not in _PROPOSALS:
-                raise InvalidRequest(f"proposal: got {value!r}, allowed: ranked, coupled")
-            request.speculation.proposal = _PROPOSALS[str(value)]
+        elif name in MODES:
+            _set_mode(request.speculation, name, value)
+        elif name == "draft_deadline_ms":
+            _set_ranged(request.speculation, "deadline_ms", value, name, "a whole number, 1 to 60000")
+        elif name == "nucleus":
+            _set_nucleus(request.speculation.nucleus, value)
         elif name in _SAMPLING:
             _set(request.sampling, name, value)
         elif name in _SPECULATION:
@@ -122,6 +133,30 @@ def _set_stops(request: inference_pb2.GenerateRequest, stops: object) -> None:
             request.stop.append(stop)
         except (ValueError, TypeError) as error:
             raise InvalidRequest(f"stop[{number}]: {_reason(error)}") from None
+
+
+def _set_mode(params: common_pb2.SpeculationParams, name: str, value: object) -> None:
+    known = MODES[name]
+    if not isinstance(value, str) or value not in known:
+        raise InvalidRequest(f"{name}: got {value!r:.80}, allowed: {', '.join(known)}")
+    setattr(params, name, known[value])
+
+
+def _set_nucleus(message: common_pb2.NucleusVerification, nucleus: object) -> None:
+    if not isinstance(nucleus, Nucleus):
+        raise InvalidRequest(f"nucleus: got {nucleus!r:.80}, allowed: a Nucleus, or None for exact verification")
+    if nucleus.mass is None:
+        raise InvalidRequest(f"nucleus.mass: got None, allowed: {_NUCLEUS['mass']}")
+    for name, allowed in _NUCLEUS.items():
+        if (value := getattr(nucleus, name)) is not None:
+            _set_ranged(message, name, value, f"nucleus.{name}", allowed)
+
+
+def _set_ranged(message: object, name: str, value: object, shown: str, allowed: str) -> None:
+    try:
+        setattr(message, name, value)
+    except (ValueError, TypeError):
+        raise InvalidRequest(f"{shown}: got {value!r:.80}, allowed: {allowed}") from None
 
 
 def _set(message: object, name: str, value: object, shown: str = "") -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from paceline.v1 import inference_pb2
+from paceline_client.modes import MODES
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,9 @@ class ModelInfo:
     max_budget: int
     version: str
     has_chat_template: bool
+    selection: str = ""  # default, as the two below; "" if the server names none
+    wait: str = ""
+    draft_deadline_ms: int = 0  # 0 if the server names none
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,10 @@ class TargetState:
     fallbacks: Mapping[str, int]
     drafter_address: str
     drafter_state: str
+    selections: Mapping[str, int] = field(default_factory=dict)  # rounds by selection rule
+    selection_reason: str = ""  # why "auto" chose as it did in its latest round; "" before the first
+    row_cache_hits: int = 0
+    relaxed: int = 0  # tokens kept by the nucleus rule alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +95,9 @@ def model_info_of(info: inference_pb2.GetModelInfoResponse) -> ModelInfo:
         max_budget=info.max_budget,
         version=info.version,
         has_chat_template=info.has_chat_template,
+        selection=_word("selection", info.default_selection),
+        wait=_word("wait", info.default_wait),
+        draft_deadline_ms=info.default_deadline_ms,
     )
 
 
@@ -109,6 +120,10 @@ def status_of(status: inference_pb2.GetStatusResponse) -> Status:
                 fallbacks=dict(target.fallbacks),
                 drafter_address=target.drafter_address,
                 drafter_state=target.drafter_state,
+                selections=dict(target.selections),
+                selection_reason=target.selection_reason,
+                row_cache_hits=target.row_cache_hits,
+                relaxed=target.relaxed,
             )
             for target in status.targets
         ),
@@ -123,3 +138,7 @@ def status_of(status: inference_pb2.GetStatusResponse) -> Status:
             for drafter in status.drafters
         ),
     )
+
+
+def _word(mode: str, number: int) -> str:
+    return next((word for word, known in MODES[mode].items() if known == number), "")

@@ -120,12 +120,19 @@ class Client:
             tasks.append(self._loop.create_task(work))
             tasks[0].add_done_callback(lambda task: _settle(outcome, task))
 
-        self._loop.call_soon_threadsafe(begin)
+        def stop() -> None:
+            if tasks:
+                tasks[0].cancel()
+            else:  # interrupted before it could begin
+                work.close()
+                outcome.set_exception(asyncio.CancelledError())
+
         try:
+            self._loop.call_soon_threadsafe(begin)
             return outcome.result()
         except BaseException:
             if not outcome.done():  # Ctrl-C while waiting: the call must not go on unseen
-                self._loop.call_soon_threadsafe(lambda: tasks[0].cancel())
+                self._loop.call_soon_threadsafe(stop)
                 outcome.exception()
             raise
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import sys
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from clients.command import Done, environment, run, started
 from gateway.certificates import Authority
 from gateway.rig import LENGTH, STOP, Script, Step, finish, gateway, model, says, within
 from gateway.tokenizers_for_tests import PieceTokenizer
@@ -28,41 +26,6 @@ from paceline.v1 import common_pb2, target_pb2
 HI = list(b"Hi \xc3\xa9!")
 END = finish(STOP, rounds=3, drafted=8, accepted=4)
 END.speculation.fallbacks["late"] = 2
-
-
-@dataclass
-class Done:
-    """A finished run."""
-
-    code: int
-    out: str
-    err: str
-
-
-def environment(**changes: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name != "PACELINE_ADDRESS"}
-    return {**kept, "PYTHONUNBUFFERED": "1", **changes}
-
-
-@asynccontextmanager
-async def started(*arguments: str, **changes: str) -> AsyncIterator[Process]:
-    """A run that goes on; killed at the end if it still does."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "paceline_client.cli", *arguments,
-        stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment(**changes),
-    )  # fmt: skip
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-
-
-async def run(*arguments: str, stdin: str = "", **changes: str) -> Done:
-    async with started(*arguments, **changes) as process:
-        out, err = await within(process.communicate(stdin.encode()))
-        return Done(process.returncode or 0, out.decode(), err.decode())
 
 
 def prompt_of(request: target_pb2.DecodeRequest) -> str:
@@ -92,7 +55,18 @@ async def test_json_is_one_object_in_the_last_line() -> None:
         "finish_reason": "stop",
         "stop_match": None,
         "usage": {"prompt_tokens": 11, "completion_tokens": 6},
-        "speculation": {"rounds": 3, "drafted": 8, "accepted": 4, "fallbacks": {"late": 2}},
+        "speculation": {
+            "rounds": 3,
+            "drafted": 8,
+            "accepted": 4,
+            "fallbacks": {"late": 2},
+            "relaxed_tokens": 0,
+            "deviation_spent": 0.0,
+            "limits_applied": {},
+            "selections": {},
+            "row_passes": 0,
+            "row_cache_hits": 0,
+        },
         "seed": 7,
         "model": "fake",
     }
@@ -106,7 +80,8 @@ async def test_every_option_reaches_the_server() -> None:
         done = await run(
             "generate", "-", "--raw", "--max-tokens", "3", "--temperature", "0.7", "--top-k", "5", "--top-p", "0.9",
             "--seed", str(2**64 - 1), "--stop", "one", "--stop", "two", "--budget", "4", "--proposal", "coupled",
-            "--strength", "1.5", "--timeout", "20", "--json", "--address", served.address, stdin="from a pipe\n",
+            "--strength", "1.5", "--selection", "draw_first", "--wait", "deadline", "--draft-deadline-ms", "25",
+            "--timeout", "20", "--json", "--address", served.address, stdin="from a pipe\n",
         )  # fmt: skip
         target = served.targets[0]
         request = target.requests[0]
@@ -117,8 +92,15 @@ async def test_every_option_reaches_the_server() -> None:
     assert request.sampling == common_pb2.SamplingParams(temperature=0.7, top_k=5, top_p=0.9, seed=2**64 - 1)
     assert (request.max_tokens, list(request.stop)) == (3, ["one", "two"])
     assert request.speculation == common_pb2.SpeculationParams(
-        draft=True, budget=4, proposal=common_pb2.PROPOSAL_COUPLED, strength=1.5
+        draft=True,
+        budget=4,
+        proposal=common_pb2.PROPOSAL_COUPLED,
+        strength=1.5,
+        selection=common_pb2.SELECTION_RULE_DRAW_FIRST,
+        wait=common_pb2.WAIT_MODE_DEADLINE,
+        deadline_ms=25,
     )
+    assert not request.trace
     assert target.left_s[0] is not None
     assert target.left_s[0] <= 20.1
     assert not target.requests[1].speculation.draft
@@ -172,7 +154,17 @@ async def test_errors_are_one_plain_line(arguments: list[str], code: int, text: 
         (["frobnicate"], "frobnicate"),
         (["generate"], "PROMPT"),
         (["generate", "x", "--temperature", "hot"], "--temperature"),
-        (["generate", "x", "--proposal", "sampled"], "sampled"),
+        (["generate", "x", "--proposal", "lucky"], "ranked"),
+        (["generate", "x", "--selection", "best"], "draw_first"),
+        (["generate", "x", "--wait", "long"], "deadline"),
+        (["generate", "x", "--draft-deadline-ms", "soon"], "--draft-deadline-ms"),
+        (
+            ["generate", "x", "--max-deviation", "1"],
+            "--max-deviation 1.0 needs --nucleus-mass, 0 (the exact rule) to 1",
+        ),
+        (["generate", "x", "--max-deviation-per-token", "0"], "--max-deviation-per-token 0.0 needs --nucleus-mass"),
+        (["chat", "--max-relaxations", "0"], "--max-relaxations 0 needs --nucleus-mass"),
+        (["generate", "x", "--nucleus-temperature", "1"], "--nucleus-temperature 1.0 needs --nucleus-mass"),
         (["generate", "x", "--raw", "--system", "s"], "--raw"),
     ],
 )
@@ -189,6 +181,14 @@ async def test_what_the_server_refuses_is_told_in_its_words() -> None:
             (["x", "--seed", "-1"], "seed"),
             ([""], "chat.messages[0].content"),
             (["x", "--strength", "2"], "speculation.strength"),
+            (["x", "--proposal", "sampled"], "speculation.proposal: got 'sampled', allowed: ranked where"),
+            (["x", "--draft-deadline-ms", "60001"], "speculation.deadline_ms: got 60001, allowed: 1 to 60000"),
+            (["x", "--draft-deadline-ms", "5", "--wait", "never"], "absent with wait never. Set wait to deadline"),
+            (["x", "--draft-deadline-ms", "-1"], "draft_deadline_ms: got -1, allowed: a whole number, 1 to 60000"),
+            (["x", "--nucleus-mass", "1.5"], "speculation.nucleus.mass: got 1.5, allowed: 0 (the exact rule) to 1"),
+            (["x", "--nucleus-mass", "nan"], "speculation.nucleus.mass: got nan, allowed: 0 (the exact rule) to 1"),
+            (["x", "--nucleus-mass", "1", "--max-relaxations", "-1"], "nucleus.max_relaxations: got -1, allowed: a"),
+            (["x", "--nucleus-mass", "1", "--max-deviation", "-1"], "max_deviation: got -1.0, allowed: 0 or more"),
         ):
             done = await run("generate", *arguments, "--address", served.address)
             assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)

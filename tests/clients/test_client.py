@@ -27,6 +27,7 @@ from paceline_client import (
     Message,
     NotAllowed,
     NotFound,
+    Nucleus,
     Overloaded,
     RetryPolicy,
     ServerFault,
@@ -34,6 +35,7 @@ from paceline_client import (
     Unavailable,
 )
 from paceline_client.errors import from_status
+from paceline_client.modes import MODES
 from paceline_client.request import request_of
 
 Code = grpc.StatusCode
@@ -124,6 +126,47 @@ def test_every_form_of_prompt_and_every_field() -> None:
     )
 
 
+def test_modes_and_nucleus_have_their_places_on_the_wire() -> None:
+    request = request_of(
+        "x",
+        {
+            "proposal": "sampled",
+            "selection": "draw_first",
+            "wait": "deadline",
+            "draft_deadline_ms": 25,
+            "nucleus": Nucleus(0.9, 0.5, 1.5, 0.25, 3),
+            "trace": True,
+        },
+    )
+    assert request.trace
+    assert request.speculation == common_pb2.SpeculationParams(
+        proposal=common_pb2.PROPOSAL_SAMPLED,
+        selection=common_pb2.SELECTION_RULE_DRAW_FIRST,
+        wait=common_pb2.WAIT_MODE_DEADLINE,
+        deadline_ms=25,
+        nucleus=common_pb2.NucleusVerification(
+            mass=0.9, temperature=0.5, max_deviation=1.5, max_deviation_per_token=0.25, max_relaxations=3
+        ),
+    )
+    zeros = request_of("x", {"nucleus": Nucleus(0, max_deviation=0, max_relaxations=0), "trace": False}).speculation
+    assert zeros.nucleus == common_pb2.NucleusVerification(mass=0, max_deviation=0, max_relaxations=0)
+    assert not zeros.nucleus.HasField("max_deviation_per_token")
+    assert request_of("x", {"nucleus": None, "selection": None, "wait": None, "trace": None}) == request_of("x", {})
+
+
+@pytest.mark.parametrize(
+    ("enum", "words"),
+    [
+        (common_pb2.Proposal, MODES["proposal"]),
+        (common_pb2.SelectionRule, MODES["selection"]),
+        (common_pb2.WaitMode, MODES["wait"]),
+    ],
+)
+def test_every_mode_of_the_proto_has_a_word(enum: Any, words: dict[str, int]) -> None:
+    assert set(words.values()) == set(enum.values()) - {0}
+    assert all(enum.Name(number).endswith(f"_{word.upper()}") for word, number in words.items())
+
+
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
@@ -132,7 +175,26 @@ def test_every_form_of_prompt_and_every_field() -> None:
         ({"seed": -1}, "seed"),
         ({"stop": "END"}, "stop"),
         ({"stop": [1]}, r"stop\[0\]"),
-        ({"proposal": "sampled"}, "ranked, coupled"),
+        ({"proposal": "lucky"}, "proposal: got 'lucky', allowed: ranked, coupled, sampled"),
+        ({"proposal": 1}, "proposal: got 1, allowed: ranked"),
+        ({"selection": "best"}, "selection: got 'best', allowed: auto, draft, retain, rerank, draw_first"),
+        ({"wait": ["tree"]}, r"wait: got \['tree'\], allowed: tree, deadline, never"),
+        ({"draft_deadline_ms": -1}, "draft_deadline_ms: got -1, allowed: a whole number, 1 to 60000"),
+        ({"draft_deadline_ms": 2.5}, "draft_deadline_ms: got 2.5, allowed: a whole number, 1 to 60000"),
+        ({"nucleus": 0.9}, "nucleus: got 0.9, allowed: a Nucleus, or None for exact"),
+        ({"nucleus": Nucleus(None)}, r"nucleus.mass: got None, allowed: 0 \(the exact rule\) to 1"),
+        ({"nucleus": Nucleus("all")}, "nucleus.mass: got 'all', allowed: 0"),
+        ({"nucleus": Nucleus(1, "hot")}, "nucleus.temperature: got 'hot', allowed: 0.01 to 1e6"),
+        ({"nucleus": Nucleus(1, max_deviation="x")}, "nucleus.max_deviation: got 'x', allowed: 0 or more"),
+        (
+            {"nucleus": Nucleus(1, max_deviation_per_token="x")},
+            "nucleus.max_deviation_per_token: got 'x', allowed: 0 or more",
+        ),
+        (
+            {"nucleus": Nucleus(1, max_relaxations=-1)},
+            "nucleus.max_relaxations: got -1, allowed: a whole number, 0 to 4294967295",
+        ),
+        ({"trace": "yes"}, "trace: got 'yes'"),
         ({"temprature": 1.0}, "temprature.*temperature"),
     ],
 )
@@ -377,3 +439,35 @@ async def test_several_threads_share_a_synchronous_client() -> None:
 
     async with gateway(says([104, 105])) as served:
         assert await in_thread(work, served.address) == ["hi"] * 8
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_an_interruption_while_a_call_begins_leaves_nothing_running(
+    begun: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C right before, or right after, the call was handed to the client's loop."""
+
+    async def endless(request: target_pb2.DecodeRequest) -> AsyncIterator[Step]:
+        yield [97]
+        await asyncio.Event().wait()
+
+    def work(address: str) -> None:
+        with Client(address) as client:
+            stream = client.generate("x")
+            assert next(stream) == Delta((97,), "a")
+            hand_over = client._loop.call_soon_threadsafe
+
+            def interrupted(work: Any) -> None:
+                monkeypatch.setattr(client._loop, "call_soon_threadsafe", hand_over)
+                if begun:
+                    hand_over(work)
+                raise KeyboardInterrupt
+
+            monkeypatch.setattr(client._loop, "call_soon_threadsafe", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                next(stream)
+            assert len(client.status().targets) == 1, "the client goes on"
+
+    async with gateway(endless) as served:
+        await in_thread(work, served.address)
+        await within(served.targets[0].cancelled.wait())

@@ -24,11 +24,12 @@ from paceline_client import AsyncClient, RetryPolicy
 PATIENCE_S = 30.0  # a test that waits longer has failed
 STOP, LENGTH = common_pb2.FINISH_REASON_STOP, common_pb2.FINISH_REASON_LENGTH
 
-Step = list[int] | target_pb2.TargetFinish | grpc.StatusCode  # tokens, the end, or an abort
+# Tokens, the end, an abort, or a whole message.
+Step = list[int] | target_pb2.TargetFinish | grpc.StatusCode | target_pb2.DecodeResponse
 Script = Callable[[target_pb2.DecodeRequest], AsyncIterator[Step]]
 
 
-def finish(reason: common_pb2.FinishReason = LENGTH, match: str = "", **stats: int) -> target_pb2.TargetFinish:
+def finish(reason: common_pb2.FinishReason = LENGTH, match: str = "", **stats: Any) -> target_pb2.TargetFinish:
     return target_pb2.TargetFinish(reason=reason, stop_match=match, speculation=common_pb2.SpeculationStats(**stats))
 
 
@@ -108,6 +109,9 @@ class FakeTarget(target_pb2_grpc.TargetServiceServicer):
                     await context.abort(step, "as told")
                 elif isinstance(step, target_pb2.TargetFinish):
                     await context.write(target_pb2.DecodeResponse(finish=step))
+                elif isinstance(step, target_pb2.DecodeResponse):
+                    await context.write(step)
+                    self.sent += len(step.tokens) // 4
                 else:
                     await context.write(target_pb2.DecodeResponse(tokens=ints_to_bytes(step)))
                     self.sent += len(step)

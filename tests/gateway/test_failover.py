@@ -27,7 +27,7 @@ from gateway.rig import (
 )
 from paceline.errors import Unavailable as NoTarget
 from paceline.gateway.directory import TargetLease
-from paceline.rpc.arrays import bytes_to_ints
+from paceline.rpc.arrays import bytes_to_ints, ints_to_bytes
 from paceline.v1 import target_pb2
 from paceline_client import ClientError, Delta, InvalidRequest, Overloaded, Reply, ServerFault, Unavailable
 
@@ -204,6 +204,40 @@ async def test_statistics_of_the_last_target_are_reported() -> None:
     async with gateway(says(TEXT, 1, finish(STOP, rounds=7, drafted=20, accepted=12))) as served:
         speculation = (await within(served.client.complete("x"))).finish.speculation
     assert (speculation.rounds, speculation.drafted, speculation.accepted) == (7, 20, 12)
+
+
+def relaxes(*costs: tuple[int, float], end: Step) -> Script:
+    """One token a message behind those delivered, with (relaxed tokens, deviation) of the reply so far; then `end`."""
+
+    async def script(request: target_pb2.DecodeRequest) -> AsyncIterator[Step]:
+        done = len(bytes_to_ints(request.delivered_tokens, "delivered"))
+        for index, (relaxed, spent) in enumerate(costs):
+            token = ints_to_bytes(TEXT[done + index : done + index + 1])
+            yield target_pb2.DecodeResponse(tokens=token, relaxed_tokens=relaxed, deviation_spent=spent)
+        yield end
+
+    return script
+
+
+async def test_what_relaxations_cost_goes_along_to_the_next_target() -> None:
+    """The newest of it; the third target learns what the second had been told, since that one added nothing."""
+    lost = grpc.StatusCode.UNAVAILABLE
+    first = relaxes((1, 0.25), (3, 0.75), end=lost)
+    last = relaxes((4, 1.5), end=finish(STOP, rounds=1, accepted=1, relaxed_tokens=4, deviation_spent=1.5))
+    async with gateway(first, relaxes(end=lost), last, max_failovers=2) as served:
+        reply = await within(served.client.complete("x", temperature=1.0))
+        asked = [target.requests[0] for target in served.targets]
+    assert [(request.relaxed_tokens, request.deviation_spent) for request in asked] == [(0, 0), (3, 0.75), (3, 0.75)]
+    assert list(reply.token_ids) == TEXT[:3]
+    assert (reply.finish.speculation.relaxed_tokens, reply.finish.speculation.deviation_spent) == (4, 1.5)
+
+
+async def test_the_whole_cost_is_reported_where_the_last_target_could_not_say_it() -> None:
+    """It died after the last token."""
+    async with gateway(relaxes((0, 0.0), (2, 0.5), end=grpc.StatusCode.UNAVAILABLE), says(TEXT)) as served:
+        speculation = (await within(served.client.complete("x", max_tokens=2))).finish.speculation
+        assert not served.targets[1].requests
+    assert (speculation.relaxed_tokens, speculation.deviation_spent) == (2, 0.5)
 
 
 async def test_a_target_is_described_once_in_its_life() -> None:

@@ -132,7 +132,7 @@ def test_what_is_not_built_is_refused_by_name(field: str, value: object) -> None
 def test_every_field_of_the_proto_is_either_served_or_refused() -> None:
     """A field added to the proto and forgotten here would be ignored in silence."""
     served = {"text", "chat", "tokens", "sampling", "max_tokens", "stop", "ignore_eos", "speculation", "deadline_ms",
-              "model", "n"}  # fmt: skip
+              "model", "n", "trace"}  # fmt: skip
     assert {field.name for field in Request.DESCRIPTOR.fields} == served | set(REFUSED)
 
 
@@ -162,7 +162,14 @@ def test_absent_fields_take_the_models_defaults() -> None:
     )
     request = resolved(ask(), info=info, seed=2**64 - 1)
     assert request.decode.sampling == Sampling(temperature=0.6, top_k=5, top_p=0.9, seed=2**64 - 1)
-    assert request.decode.speculation == Speculation(draft=True, budget=12, proposal=COUPLED, strength=2.0)
+    assert request.decode.speculation == Speculation(
+        draft=True,
+        budget=12,
+        proposal=COUPLED,
+        strength=2.0,
+        selection=common_pb2.SELECTION_RULE_AUTO,
+        wait=common_pb2.WAIT_MODE_DEADLINE,
+    )
     assert request.decode.max_tokens == 60
     assert request.seed == 2**64 - 1
     assert request.eos_token_ids == {256}

@@ -10,6 +10,7 @@ from typing import Any
 from paceline_client.commands.connect import add_connection_options, connect
 from paceline_client.commands.sampling import add_reply_options, reply_fields
 from paceline_client.commands.summary import summary_lines
+from paceline_client.commands.tree_view import TreeView, tree_view
 from paceline_client.errors import ClientError
 from paceline_client.replies import Finish
 from paceline_client.request import Chat, GenerateFields, Message
@@ -22,9 +23,10 @@ def add_parser(subparsers: Any) -> None:
     """Adds the command."""
     parser = subparsers.add_parser("chat", help="talk with the model", description=f"Talks with the model. {_HELP}")
     parser.add_argument("--system", metavar="TEXT", help="system message of the conversation")
+    parser.add_argument("--show-tree", action="store_true", help="show each round's draft tree before the answer")
     add_reply_options(parser)
     add_connection_options(parser)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, usage_error=parser.error)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -32,6 +34,8 @@ def run(args: argparse.Namespace) -> int:
     with contextlib.suppress(ImportError):  # not on every system
         import readline  # noqa: F401 - gives `input` line editing and history
     fields = reply_fields(args)
+    view = tree_view(sys.stdout) if args.show_tree else None
+    fields["trace"] = True if view else None
     opening = [] if args.system is None else [Message("system", args.system)]
     history = list(opening)
     with connect(args) as client:
@@ -47,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
             elif line.startswith("/"):
                 _note(f"{line.split()[0]}: no such command. {_HELP}")
             elif line:
-                history = _turn(client, history, line, fields, args.timeout)
+                history = _turn(client, history, line, fields, args.timeout, view)
     return 0
 
 
@@ -64,19 +68,32 @@ def _read_turn() -> str | None:
 
 
 def _turn(
-    client: Client, history: list[Message], line: str, fields: GenerateFields, timeout_s: float | None
+    client: Client,
+    history: list[Message],
+    line: str,
+    fields: GenerateFields,
+    timeout_s: float | None,
+    view: TreeView | None,
 ) -> list[Message]:
     """Answers one turn; the history with it, or as it was if nothing came of it."""
     asked = [*history, Message("user", line)]
     answer: list[str] = []
+    if view:
+        view.begin()
     try:
         with client.generate(Chat(asked), timeout_s=timeout_s, **fields) as stream:
             for event in stream:
                 if isinstance(event, Finish):
+                    if view:
+                        view.end()
+                        print(f"\n{''.join(answer)}", end="")
                     print(flush=True)
-                    _note(*summary_lines(event))
+                    _note(*summary_lines(event, nucleus=fields.get("nucleus") is not None))
+                    continue
+                answer.append(event.text)
+                if view:
+                    view.show(event.rounds)
                 else:
-                    answer.append(event.text)
                     print(event.text, end="", flush=True)
     except KeyboardInterrupt:
         print(flush=True)

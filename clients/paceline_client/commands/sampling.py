@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from paceline_client.commands.speculation import add_speculation_options, speculation_fields
 from paceline_client.request import GenerateFields
 
 
@@ -19,11 +20,7 @@ def add_reply_options(parser: argparse.ArgumentParser) -> None:
     reply.add_argument("--seed", type=int, metavar="S", help="repeats a sampled reply")
     reply.add_argument("--stop", action="append", default=[], metavar="TEXT", help="ends the reply; may be repeated")
     reply.add_argument("--timeout", type=float, metavar="SECONDS", help="time allowed for a reply (default: no limit)")
-    drafts = parser.add_argument_group("speculation (changes how fast tokens come, never which)")
-    drafts.add_argument("--no-draft", action="store_true", help="decode plainly")
-    drafts.add_argument("--budget", type=int, metavar="N", help="draft nodes verified per round")
-    drafts.add_argument("--proposal", choices=("ranked", "coupled"), help="how drafts are chosen")
-    drafts.add_argument("--strength", type=float, metavar="X", help="coupling strength; coupled proposals only")
+    add_speculation_options(parser)
 
 
 def reply_fields(args: argparse.Namespace) -> GenerateFields:
@@ -35,8 +32,5 @@ def reply_fields(args: argparse.Namespace) -> GenerateFields:
         top_p=args.top_p,
         seed=args.seed,
         stop=args.stop,
-        draft=False if args.no_draft else None,
-        budget=args.budget,
-        proposal=args.proposal,
-        strength=args.strength,
+        **speculation_fields(args),
     )

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from paceline_client.commands.connect import add_connection_options, connect
+from paceline_client.commands.summary import counts
 from paceline_client.service import DrafterState, ModelInfo, Status, TargetState
 
 
@@ -36,7 +37,7 @@ def table(info: ModelInfo, status: Status) -> list[str]:
     size = f"{info.vocab_size} tokens, context {info.context_length}"
     rows = [
         ("model", f"{info.model}, {info.dtype} on {info.device}, {size}"),
-        ("defaults", f"{sampling}, budget {info.budget} of at most {info.max_budget}"),
+        ("defaults", f"{sampling}, budget {info.budget} of at most {info.max_budget}{_modes(info)}"),
         ("gateway", f"version {info.version}, {status.gateway_requests} requests in flight"),
     ]
     for target in status.targets:
@@ -52,8 +53,8 @@ def table(info: ModelInfo, status: Status) -> list[str]:
 def _target_rows(target: TargetState) -> list[tuple[str, str]]:
     link = f"{target.drafter_state} {target.drafter_address}".strip() or "absent"
     share = f" ({target.accepted / target.drafted:.0%})" if target.drafted else ""
-    reasons = ", ".join(f"{reason} {n}" for reason, n in sorted(target.fallbacks.items())) or "none"
-    return [
+    reasons = counts(target.fallbacks) or "none"
+    rows = [
         (
             "target",
             f"{target.address}, {target.active_sessions} active, {target.queued_sessions} queued,"
@@ -66,6 +67,21 @@ def _target_rows(target: TargetState) -> list[tuple[str, str]]:
         ),
         ("", f"drafter link {link}, fallbacks: {reasons}"),
     ]
+    if target.selections:
+        rows.append(("", f"rounds by rule: {counts(target.selections)}"))
+    if target.selection_reason:
+        rows.append(("", f"auto: {' '.join(target.selection_reason.split())}"))
+    kept = [(target.row_cache_hits, "rows from the cache"), (target.relaxed, "tokens relaxed")]
+    if any(n for n, _ in kept):
+        rows.append(("", ", ".join(f"{n} {what}" for n, what in kept if n)))
+    return rows
+
+
+def _modes(info: ModelInfo) -> str:
+    """The default selection and wait, where the server names them."""
+    selection = f", selection {info.selection}" if info.selection else ""
+    wait = f", wait {info.wait}" if info.wait else ""
+    return f"{selection}{wait}" + (f" {info.draft_deadline_ms} ms" if wait and info.draft_deadline_ms else "")
 
 
 def _drafter(drafter: DrafterState) -> str:

@@ -2,22 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from paceline_client.replies import Finish, Reply, Speculation
 
 
-def summary_lines(finish: Finish) -> list[str]:
-    """Two short lines on a finished reply."""
+def summary_lines(finish: Finish, *, nucleus: bool = False) -> list[str]:
+    """A few short lines on a finished reply.
+
+    Args:
+        finish: its end.
+        nucleus: whether nucleus verification was asked for; what it did is told then.
+    """
     tokens, timings = finish.usage.completion_tokens, finish.timings
     ended = f'stop string "{finish.stop_match}"' if finish.stop_match else finish.reason
-    return [
+    lines = [
         f"{tokens} tokens ({ended}), {rate(finish)}, first token after {timings.ttft_s:.2f} s,"
         f" {finish.usage.prompt_tokens} prompt tokens, seed {finish.seed}",
         f"{finish.speculation.rounds} rounds, {accepted_per_round(finish.speculation):.2f} accepted per round"
         f" ({finish.speculation.accepted} of {finish.speculation.drafted} drafted), fallbacks:"
         f" {fallbacks(finish.speculation)}",
     ]
+    if finish.speculation.selections:
+        lines.append(_selections(finish.speculation))
+    if nucleus:
+        lines.append(_relaxations(finish.speculation))
+    return lines
+
+
+def _selections(speculation: Speculation) -> str:
+    parts = [f"rounds by rule: {counts(speculation.selections)}"]
+    if speculation.row_passes or speculation.row_cache_hits:
+        parts.append(f"{speculation.row_passes} row passes, {speculation.row_cache_hits} rows from the cache")
+    if speculation.tokens_held_back:
+        parts.append(f"{speculation.tokens_held_back} drawn tokens held back")
+    return ", ".join(parts)
+
+
+def _relaxations(speculation: Speculation) -> str:
+    limits = counts(speculation.limits_applied) or "none"
+    return (
+        f"{speculation.relaxed_tokens} tokens relaxed, deviation {speculation.deviation_spent:.4g} spent,"
+        f" limits applied: {limits}"
+    )
 
 
 def rate(finish: Finish) -> str:
@@ -34,15 +62,22 @@ def accepted_per_round(speculation: Speculation) -> float:
 
 def fallbacks(speculation: Speculation) -> str:
     """Rounds decoded plainly although a tree was wanted, by reason."""
-    return ", ".join(f"{reason} {n}" for reason, n in sorted(speculation.fallbacks.items())) or "none"
+    return counts(speculation.fallbacks) or "none"
+
+
+def counts(by_name: Mapping[str, int]) -> str:
+    """Counts by name in one line; empty for none."""
+    return ", ".join(f"{name} {n}" for name, n in sorted(by_name.items()))
 
 
 def reply_json(reply: Reply) -> dict[str, Any]:
     """The object that `--json` prints."""
-    finish = reply.finish
+    return {"text": reply.text, "token_ids": list(reply.token_ids), **finish_json(reply.finish)}
+
+
+def finish_json(finish: Finish) -> dict[str, Any]:
+    """The part of it that is known at the end only."""
     return {
-        "text": reply.text,
-        "token_ids": list(reply.token_ids),
         "finish_reason": finish.reason,
         "stop_match": finish.stop_match or None,
         "usage": {
@@ -54,6 +89,12 @@ def reply_json(reply: Reply) -> dict[str, Any]:
             "drafted": finish.speculation.drafted,
             "accepted": finish.speculation.accepted,
             "fallbacks": dict(finish.speculation.fallbacks),
+            "relaxed_tokens": finish.speculation.relaxed_tokens,
+            "deviation_spent": finish.speculation.deviation_spent,
+            "limits_applied": dict(finish.speculation.limits_applied),
+            "selections": dict(finish.speculation.selections),
+            "row_passes": finish.speculation.row_passes,
+            "row_cache_hits": finish.speculation.row_cache_hits,
         },
         "timings": {"ttft_s": finish.timings.ttft_s, "total_s": finish.timings.total_s},
         "seed": finish.seed,

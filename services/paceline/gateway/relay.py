@@ -1,6 +1,7 @@
 """Tokens of one reply from whichever target lives: none lost, none twice.
 
-Where a target dies, another one gets the prompt, the tokens delivered so far and the same seed, and goes on from there.
+Where a target dies, another one gets the prompt, the tokens delivered so far, what their relaxations have cost and the
+same seed, and goes on from there.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ class Relay:
         request = target_pb2.DecodeRequest()
         request.CopyFrom(self._resolved.decode)
         request.delivered_tokens = ints_to_bytes(reply.delivered)
+        request.deviation_spent, request.relaxed_tokens = reply.deviation_spent, reply.relaxed_tokens
         request.request_id = self._request_id
         call = target.stub.Decode(request, timeout=self._deadline.left_s())
         finished = False
@@ -81,7 +83,9 @@ class Relay:
                 kind = response.WhichOneof("event")
                 if kind == "tokens" and not finished:
                     self._moves = 0
-                    yield reply.take(bytes_to_ints(response.tokens, "tokens").tolist())
+                    delta = reply.take(bytes_to_ints(response.tokens, "tokens").tolist(), response.rounds)
+                    reply.account(response.relaxed_tokens, response.deviation_spent)
+                    yield delta
                 elif kind == "finish" and not finished:
                     finished = True
                     yield response.finish

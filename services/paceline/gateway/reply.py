@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from paceline.gateway.requests import Resolved
@@ -28,11 +28,16 @@ class Reply:
         self._resolved, self._accepted_at, self._clock = resolved, accepted_at, clock
         self._text = ReplyText(tokenizer, resolved.stops)
         self.delivered: list[int] = []
+        self.relaxed_tokens = 0  # of `delivered`; with the next, what a target has to know that goes on with the reply
+        self.deviation_spent = 0.0
         self._first_at = self._last_at = accepted_at
         self._matched = ""
 
-    def take(self, tokens: Sequence[int]) -> inference_pb2.Delta:
-        """Delivers tokens that a target sent; what comes after the end of the reply is dropped."""
+    def take(self, tokens: Sequence[int], rounds: Sequence[common_pb2.RoundTrace] = ()) -> inference_pb2.Delta:
+        """Delivers tokens that a target sent, with the rounds that gave them.
+
+        What comes after the end of the reply is dropped.
+        """
         now = self._clock()
         delta = inference_pb2.Delta()
         for token in tokens:
@@ -46,7 +51,12 @@ class Reply:
             delta.text += outcome.text
             self._matched = outcome.matched or ""
         self._last_at = now
+        delta.rounds.extend(_delivered(rounds, len(delta.token_ids)))
         return delta
+
+    def account(self, relaxed_tokens: int, deviation_spent: float) -> None:
+        """What relaxations have cost up to the tokens just taken, those of earlier targets included."""
+        self.relaxed_tokens, self.deviation_spent = relaxed_tokens, deviation_spent
 
     def ended(self) -> target_pb2.TargetFinish | None:
         """The end, if what was delivered amounts to one; its target may have died before saying so."""
@@ -68,7 +78,7 @@ class Reply:
             reason=reason,
             stop_match=match,
             usage=common_pb2.Usage(prompt_tokens=self._resolved.prompt_tokens, completion_tokens=len(self.delivered)),
-            speculation=end.speculation,
+            speculation=self._speculation(end.speculation),
             timings=common_pb2.Timings(
                 ttft_s=self._first_at - self._accepted_at, total_s=self._last_at - self._accepted_at
             ),
@@ -76,3 +86,21 @@ class Reply:
             model=self._resolved.model,
         )
         return text, finish
+
+    def _speculation(self, last: common_pb2.SpeculationStats) -> common_pb2.SpeculationStats:
+        """Statistics of the target that ended the reply; what relaxations cost counts the lost ones' too."""
+        whole = common_pb2.SpeculationStats()
+        whole.CopyFrom(last)
+        whole.relaxed_tokens = max(last.relaxed_tokens, self.relaxed_tokens)
+        whole.deviation_spent = max(last.deviation_spent, self.deviation_spent)
+        return whole
+
+
+def _delivered(rounds: Sequence[common_pb2.RoundTrace], tokens: int) -> Iterator[common_pb2.RoundTrace]:
+    """The rounds of the first `tokens` tokens; one that gave more is cut."""
+    for trace in rounds:
+        if trace.emitted and not tokens:
+            return
+        del trace.emitted[tokens:]
+        tokens -= len(trace.emitted)
+        yield trace

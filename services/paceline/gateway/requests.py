@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from paceline.errors import InvalidField, ModelNotFound, UnsupportedField
 from paceline.gateway.config import GatewayConfig
 from paceline.gateway.prompt import check_prompt
+from paceline.gateway.speculation import speculation
 from paceline.rpc.arrays import ints_to_bytes
 from paceline.rpc.convert import check_sampling, sampling_from_proto, sampling_to_proto
 from paceline.rpc.unknown_fields import refuse_unknown
@@ -20,7 +20,6 @@ from paceline.v1 import common_pb2, inference_pb2, target_pb2
 
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 256
-MIN_STRENGTH, MAX_STRENGTH, DEFAULT_STRENGTH = 0.1, 1e6, 2.0
 
 # Fields of the proto that no version serves yet, whatever their value.
 REFUSED = (
@@ -33,7 +32,7 @@ REFUSED = (
 class Resolved:
     """A request that can be decoded as it is."""
 
-    decode: target_pb2.DecodeRequest  # without delivered tokens and request id
+    decode: target_pb2.DecodeRequest  # without delivered tokens, what they cost, and request id
     prompt_tokens: int
     stops: tuple[str, ...]
     eos_token_ids: frozenset[int]  # tokens that end the reply; empty where the request ignores them
@@ -80,7 +79,8 @@ def resolve(
         max_tokens=max_tokens,
         stop=request.stop,
         ignore_eos=request.ignore_eos,
-        speculation=_speculation(request.speculation, sampling, model),
+        speculation=speculation(request.speculation, sampling, model),
+        trace=request.trace,
     )
     return Resolved(
         decode=decode,
@@ -119,48 +119,3 @@ def _sampling(
     params = sampling_from_proto(merged)
     check_sampling(params, model.vocab_size)
     return params
-
-
-def _speculation(
-    asked: common_pb2.SpeculationParams, sampling: SamplingParams, model: inference_pb2.GetModelInfoResponse
-) -> common_pb2.SpeculationParams:
-    if asked.HasField("budget") and asked.budget > model.max_budget:
-        raise InvalidField("speculation.budget", asked.budget, f"0 to {model.max_budget} (max_budget)")
-    proposal = _proposal(asked.proposal, sampling)
-    if asked.HasField("strength"):
-        _check_strength(asked.strength, proposal)
-    draft = asked.draft if asked.HasField("draft") else True
-    budget = asked.budget if asked.HasField("budget") else model.default_budget
-    return common_pb2.SpeculationParams(
-        draft=draft,
-        budget=budget if draft else 0,
-        proposal=proposal,
-        strength=asked.strength if asked.HasField("strength") else DEFAULT_STRENGTH,
-    )
-
-
-def _proposal(asked: common_pb2.Proposal, sampling: SamplingParams) -> common_pb2.Proposal:
-    if asked == common_pb2.PROPOSAL_UNSPECIFIED:
-        return common_pb2.PROPOSAL_RANKED if sampling.greedy else common_pb2.PROPOSAL_COUPLED
-    if asked == common_pb2.PROPOSAL_COUPLED and sampling.greedy:
-        raise InvalidField(
-            "speculation.proposal",
-            "coupled",
-            "ranked where the most probable token is served (temperature 0, top_k 1 or top_p 0)",
-            "Coupled drafts follow the noise of sampling, and there is none; leave it out or raise the temperature.",
-        )
-    if asked not in (common_pb2.PROPOSAL_RANKED, common_pb2.PROPOSAL_COUPLED):
-        raise InvalidField("speculation.proposal", int(asked), "ranked (1), coupled (2), or absent")
-    return asked
-
-
-def _check_strength(strength: float, proposal: common_pb2.Proposal) -> None:
-    if proposal != common_pb2.PROPOSAL_COUPLED:
-        raise InvalidField(
-            "speculation.strength",
-            strength,
-            "absent with ranked proposals",
-            "Only coupled ones use it; they are the default above temperature 0.",
-        )
-    if not (math.isfinite(strength) and MIN_STRENGTH <= strength <= MAX_STRENGTH):
-        raise InvalidField("speculation.strength", strength, f"{MIN_STRENGTH:g} to {MAX_STRENGTH:g}")

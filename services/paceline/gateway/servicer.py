@@ -23,6 +23,7 @@ from paceline.gateway.relay import Relay
 from paceline.gateway.reply import Reply
 from paceline.gateway.requests import Resolved, check_model, check_shape, resolve
 from paceline.gateway.targets import Targets
+from paceline.gateway.token_texts import TokenTexts
 from paceline.rpc.status import status_of
 from paceline.v1 import inference_pb2
 
@@ -54,6 +55,7 @@ class InferenceServicer:
         self._draw_seed, self._clock = draw_seed, clock
         self._targets = Targets(directory, config, tokenizer.fingerprint)
         self._prompts = PromptReader(tokenizer, config)
+        self._texts = TokenTexts(tokenizer)
         self._admission = Admission(config.max_requests)
 
     @property
@@ -128,6 +130,7 @@ class InferenceServicer:
                 async for event in events:
                     if isinstance(event, inference_pb2.Delta):
                         if event.token_ids or event.text:
+                            self._texts.fill(event.rounds)
                             yield inference_pb2.GenerateResponse(delta=event)
                         continue
                     text, finish = reply.finish(event)

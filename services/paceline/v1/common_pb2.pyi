@@ -163,7 +163,7 @@ class Timings(_message.Message):
     def __init__(self, ttft_s: _Optional[float] = ..., total_s: _Optional[float] = ...) -> None: ...
 
 class RoundTrace(_message.Message):
-    __slots__ = ("position", "emitted", "rule", "reason", "tree_tokens", "tree_parents", "tree_log_probs", "accepted", "relaxed", "drawn", "focused", "fallback", "draft_ms", "pass_ms", "pass_tokens", "deviation_spent")
+    __slots__ = ("position", "emitted", "rule", "reason", "tree_tokens", "tree_parents", "tree_log_probs", "accepted", "relaxed", "drawn", "focused", "fallback", "draft_ms", "pass_ms", "pass_tokens", "deviation_spent", "tree_texts", "emitted_texts")
     POSITION_FIELD_NUMBER: _ClassVar[int]
     EMITTED_FIELD_NUMBER: _ClassVar[int]
     RULE_FIELD_NUMBER: _ClassVar[int]
@@ -180,6 +180,8 @@ class RoundTrace(_message.Message):
     PASS_MS_FIELD_NUMBER: _ClassVar[int]
     PASS_TOKENS_FIELD_NUMBER: _ClassVar[int]
     DEVIATION_SPENT_FIELD_NUMBER: _ClassVar[int]
+    TREE_TEXTS_FIELD_NUMBER: _ClassVar[int]
+    EMITTED_TEXTS_FIELD_NUMBER: _ClassVar[int]
     position: int
     emitted: _containers.RepeatedScalarFieldContainer[int]
     rule: str
@@ -196,4 +198,6 @@ class RoundTrace(_message.Message):
     pass_ms: float
     pass_tokens: int
     deviation_spent: float
-    def __init__(self, position: _Optional[int] = ..., emitted: _Optional[_Iterable[int]] = ..., rule: _Optional[str] = ..., reason: _Optional[str] = ..., tree_tokens: _Optional[_Iterable[int]] = ..., tree_parents: _Optional[_Iterable[int]] = ..., tree_log_probs: _Optional[_Iterable[float]] = ..., accepted: _Optional[_Iterable[int]] = ..., relaxed: _Optional[_Iterable[int]] = ..., drawn: _Optional[int] = ..., focused: _Optional[bool] = ..., fallback: _Optional[str] = ..., draft_ms: _Optional[float] = ..., pass_ms: _Optional[float] = ..., pass_tokens: _Optional[int] = ..., deviation_spent: _Optional[float] = ...) -> None: ...
+    tree_texts: _containers.RepeatedScalarFieldContainer[str]
+    emitted_texts: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, position: _Optional[int] = ..., emitted: _Optional[_Iterable[int]] = ..., rule: _Optional[str] = ..., reason: _Optional[str] = ..., tree_tokens: _Optional[_Iterable[int]] = ..., tree_parents: _Optional[_Iterable[int]] = ..., tree_log_probs: _Optional[_Iterable[float]] = ..., accepted: _Optional[_Iterable[int]] = ..., relaxed: _Optional[_Iterable[int]] = ..., drawn: _Optional[int] = ..., focused: _Optional[bool] = ..., fallback: _Optional[str] = ..., draft_ms: _Optional[float] = ..., pass_ms: _Optional[float] = ..., pass_tokens: _Optional[int] = ..., deviation_spent: _Optional[float] = ..., tree_texts: _Optional[_Iterable[str]] = ..., emitted_texts: _Optional[_Iterable[str]] = ...) -> None: ...

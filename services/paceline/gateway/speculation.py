@@ -1,0 +1,114 @@
+"""What a client asks of the drafter: checked, every default filled in for the target."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TypeVar
+
+from paceline.errors import InvalidField
+from paceline.rpc.convert import (
+    PROPOSAL_NUMBERS,
+    PROPOSALS,
+    SELECTION_NUMBERS,
+    SELECTIONS,
+    WAIT_NUMBERS,
+    WAITS,
+    nucleus_from_proto,
+)
+from paceline.speculation.modes import Proposal, Selection, WaitFor, refusal
+from paceline.speculation.sampling import SamplingParams
+from paceline.v1 import common_pb2, inference_pb2
+
+MIN_STRENGTH, MAX_STRENGTH, DEFAULT_STRENGTH = 0.1, 1e6, 2.0
+MAX_WAIT_MS = 60_000
+
+Number = TypeVar("Number", bound=int)
+Mode = TypeVar("Mode", bound=StrEnum)
+
+
+def speculation(
+    asked: common_pb2.SpeculationParams, sampling: SamplingParams, model: inference_pb2.GetModelInfoResponse
+) -> common_pb2.SpeculationParams:
+    """The parameters for a target that serves `model`. They are checked also where the request decodes plainly.
+
+    Strength is set with coupled proposals only, `deadline_ms` with WAIT_MODE_DEADLINE only, and not where neither the
+    request nor the model names one. Raises InvalidField naming field, value and what is allowed.
+    """
+    if asked.HasField("budget") and asked.budget > model.max_budget:
+        raise InvalidField("speculation.budget", asked.budget, f"0 to {model.max_budget} (max_budget)")
+    draft = asked.draft if asked.HasField("draft") else True
+    budget = asked.budget if asked.HasField("budget") else model.default_budget
+    proposal, selection = _modes(asked, sampling, model)
+    wait = _named("wait", asked.wait, WAITS) or WAITS.get(model.default_wait, WaitFor.DEADLINE)
+    return common_pb2.SpeculationParams(
+        draft=draft,
+        budget=budget if draft else 0,
+        proposal=PROPOSAL_NUMBERS[proposal],
+        strength=_strength(asked, proposal),
+        nucleus=asked.nucleus if asked.HasField("nucleus") else None,
+        selection=SELECTION_NUMBERS[selection],
+        wait=WAIT_NUMBERS[wait],
+        deadline_ms=_deadline_ms(asked, wait, model),
+    )
+
+
+def _modes(
+    asked: common_pb2.SpeculationParams, sampling: SamplingParams, model: inference_pb2.GetModelInfoResponse
+) -> tuple[Proposal, Selection]:
+    """Proposal and selection rule: the request's, or defaults that go with the rest of it."""
+    nucleus = asked.HasField("nucleus")
+    if nucleus:
+        nucleus_from_proto(asked.nucleus)
+    usual = Proposal.RANKED if sampling.greedy or nucleus else Proposal.COUPLED
+    proposal = _named("proposal", asked.proposal, PROPOSALS) or usual
+    selection = _named("selection", asked.selection, SELECTIONS)
+    refused = refusal(proposal, selection or Selection.AUTO, nucleus=nucleus, greedy=sampling.greedy)
+    if refused is not None:
+        raise InvalidField(f"speculation.{refused.field}", str(refused.value), refused.allowed, refused.remedy)
+    if selection is not None:
+        return proposal, selection
+    usual_rule = SELECTIONS.get(model.default_selection, Selection.AUTO)
+    legal = refusal(proposal, usual_rule, nucleus=nucleus, greedy=sampling.greedy) is None
+    return proposal, usual_rule if legal else Selection.AUTO  # nobody asked for the default by name
+
+
+def _named(field: str, number: Number, known: Mapping[Number, Mode]) -> Mode | None:
+    """The mode of an enum's number, None for unspecified. Raises InvalidField for a number without a name."""
+    if number == 0:
+        return None
+    if number not in known:
+        names = ", ".join(f"{mode} ({value})" for value, mode in sorted(known.items()))
+        raise InvalidField(f"speculation.{field}", number, f"{names}, or absent")
+    return known[number]
+
+
+def _strength(asked: common_pb2.SpeculationParams, proposal: Proposal) -> float | None:
+    if not asked.HasField("strength"):
+        return DEFAULT_STRENGTH if proposal is Proposal.COUPLED else None
+    if proposal is not Proposal.COUPLED:
+        raise InvalidField(
+            "speculation.strength",
+            asked.strength,
+            f"absent with {proposal} proposals",
+            "Only coupled ones use it; they are the default above temperature 0 with exact verification.",
+        )
+    if not (math.isfinite(asked.strength) and MIN_STRENGTH <= asked.strength <= MAX_STRENGTH):
+        raise InvalidField("speculation.strength", asked.strength, f"{MIN_STRENGTH:g} to {MAX_STRENGTH:g}")
+    return asked.strength
+
+
+def _deadline_ms(
+    asked: common_pb2.SpeculationParams, wait: WaitFor, model: inference_pb2.GetModelInfoResponse
+) -> int | None:
+    if not asked.HasField("deadline_ms"):
+        return model.default_deadline_ms or None if wait is WaitFor.DEADLINE else None
+    if wait is not WaitFor.DEADLINE:
+        raise InvalidField(
+            "speculation.deadline_ms", asked.deadline_ms, f"absent with wait {wait}", "Set wait to deadline."
+        )
+    if not 1 <= asked.deadline_ms <= MAX_WAIT_MS:
+        remedy = "To wait for no tree set wait to never." if asked.deadline_ms == 0 else "To wait on set wait to tree."
+        raise InvalidField("speculation.deadline_ms", asked.deadline_ms, f"1 to {MAX_WAIT_MS} milliseconds", remedy)
+    return asked.deadline_ms
