@@ -25,7 +25,7 @@ MOST_CHILDREN = 8
 def scheduled_shape(budget: int, max_depth: int) -> DraftTree:
     """A tree whose tokens are ranks; log-probabilities are the standing ones. The same for every context."""
     ranks = np.arange(MOST_CHILDREN, dtype=np.int32)
-    log_probs = math.log(FIRST) + ranks * math.log(NEXT)
+    log_probs = math.log(FIRST) + math.log(NEXT) * ranks.astype(np.float64)
     return best_first(lambda _: Candidates(ranks, log_probs), budget, max_depth)
 
 
