@@ -16,7 +16,7 @@ from paceline.speculation.sampling import SamplingParams
 from paceline.speculation.select import best_first
 from paceline.speculation.tree import ROOT, DraftTree
 from paceline.speculation.verify import Walk, verify
-from speculation.outcomes import ScriptedChoices, law
+from paceline.study.outcomes import ScriptedChoices, law
 
 Context = tuple[int, ...]
 Language = Callable[[Context], Row]
@@ -127,9 +127,7 @@ def test_a_fully_accepted_chain_draws_its_bonus_from_the_last_row() -> None:
     rows = {ROOT: [1.0, 0.0], 0: [0.0, 1.0], 1: [1.0, 0.0], 2: [0.05, 0.95]}
     found = law(
         lambda choices: (
-            verify(
-                DraftTree.chain([0, 1, 0]), lambda node: Row.from_dense(np.array(rows[node])), choices, 0
-            ).tokens
+            verify(DraftTree.chain([0, 1, 0]), lambda node: Row.from_dense(np.array(rows[node])), choices, 0).tokens
         )
     )
     assert found == pytest.approx({(0, 1, 0, 0): 0.05, (0, 1, 0, 1): 0.95}, abs=1e-12)

@@ -1,8 +1,8 @@
 """Which nodes a tree spends its budget on: best-first by path probability (THEORY 5).
 
 Best-first is optimal because a path never scores above its parent. Order: score, lower depth, lower parent index,
-lower token id. A candidate of probability 0 is never taken. Scores are float64 sums of log-probabilities, since products
-would underflow in deep trees; sums that differ by rounding alone are equal scores, as the products would be.
+lower token id. A candidate of probability 0 is never taken. Scores are float64 sums of log-probabilities: products
+would underflow in deep trees. Sums that differ by rounding alone count as equal, as the products would be.
 
 A drafter that looks below nodes level by level calls `best_first` again after each level: it answers `expand` from the
 candidates it has, with none for a node it has not looked below, and next looks below the best of those.
