@@ -119,18 +119,19 @@ def _size(case: Case, key: str, stated: Any, found: Found) -> float:
     elif isinstance(found, frozenset):
         fits, allowed = _different_ids(stated), "different token ids"
     else:
-        fits = isinstance(stated, list) and all(
-            isinstance(path, list) and all(map(is_integer, path)) for path in stated
-        )
-        allowed = "paths, each a list of token ids"
+        fits, allowed = _are_paths(stated), "paths, each a list of token ids"
     if not fits:
         raise case.fault(key, allowed, repr(stated))
     if isinstance(found, frozenset):
         return 0.0 if frozenset(stated) == found else UNEQUAL
-    if isinstance(found, np.ndarray) or type(found) is float:
+    if isinstance(found, float | np.ndarray):
         return float(np.abs(np.asarray(stated, dtype=np.float64) - found).max())
     return 0.0 if stated == found else UNEQUAL
 
 
 def _different_ids(stated: Any) -> bool:
     return isinstance(stated, list) and all(map(is_integer, stated)) and len(set(stated)) == len(stated)
+
+
+def _are_paths(stated: Any) -> bool:
+    return isinstance(stated, list) and all(isinstance(path, list) and all(map(is_integer, path)) for path in stated)

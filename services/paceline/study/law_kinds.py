@@ -219,12 +219,9 @@ def selection(case: Case) -> Iterator[tuple[str, Found]]:
 
 def _drawn(case: Case, vocab_size: int) -> list[int]:
     entries = case.values["draw_first"]
-    if (
-        not isinstance(entries, list)
-        or not entries
-        or not all(isinstance(each, dict) and "drawn" in each for each in entries)
-    ):
-        raise case.fault("draw_first", 'a list of objects with "drawn"')
+    objects = isinstance(entries, list) and all(isinstance(each, dict) and "drawn" in each for each in entries)
+    if not objects or not entries:
+        raise case.fault("draw_first", 'a list of objects with "drawn", at least one')
     tokens = {"draw_first.drawn": [each["drawn"] for each in entries]}
     return Case(case.file, case.index, tokens).tokens("draw_first.drawn", vocab_size)
 
