@@ -14,7 +14,7 @@ import pytest
 
 from paceline.errors import InvalidField
 from paceline.speculation import nucleus as nucleus_module
-from paceline.speculation import rejection, select, verify
+from paceline.speculation import rejection, rows, select, verify
 from paceline.speculation.proposal_row import ProposalRow
 from paceline.speculation.rows import Row
 from paceline.speculation.tree import DraftTree
@@ -185,7 +185,7 @@ WRONG: list[tuple[str, Any, str, object]] = [
     ("relax_probability", verify, "recursion", drawing_the_residual_from_the_row),
     ("relax_probability", verify, "all_rejected", lambda *_: 0.5),
     ("total_variation", verify, "all_rejected", lambda *_: 0.5),
-    ("nucleus", nucleus_module, "smallest_set", lambda probs, mass: np.flatnonzero(probs > 0.2)),
+    ("nucleus", nucleus_module, "smallest_set", lambda probs, mass: rows.smallest_set(probs, mass)[:-1]),
     ("greedy_token", nucleus_module, "smallest_set", lambda probs, mass: np.arange(0)),
     ("sequence_total_variation", nucleus_module.Ledger, "allow", lambda ledger, rule, eps, index: (True, ledger)),
     ("sequence_total_variation", verify, "recursion", drawing_the_residual_from_the_row),
