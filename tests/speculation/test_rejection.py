@@ -136,8 +136,7 @@ CHANGES: dict[str, Callable[[list[int]], list[int]]] = {
     "reordered by score": lambda drawn: sorted(drawn, key=lambda token: -WEIGHTS[token]),
     "reordered by id": sorted,
     "cut to the best one": lambda drawn: sorted(drawn, key=lambda token: -WEIGHTS[token])[:1],
-    "fused with a ranked one behind": lambda drawn: [*drawn, *({1} - {*drawn})],
-    "fused with a ranked one in front": lambda drawn: [1, *(token for token in drawn if token != 1)],
+    "fused with a ranked one": lambda drawn: [1, *(token for token in drawn if token != 1)],
 }
 
 

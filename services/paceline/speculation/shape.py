@@ -71,6 +71,20 @@ def sampled_tree(
     return DraftTree.build(tokens, parents, log_probs, rows)
 
 
+def cut(tree: DraftTree, budget: int, max_depth: int) -> DraftTree:
+    """The nodes of a sampled tree whose place is in the scheduled shape of that size.
+
+    Counting nodes would not do: where a row had fewer tokens than the shape has children, the place of the last node
+    counted depends on tokens that were drawn, and through the noise that nodes of a depth share on the node itself.
+    """
+    shape = scheduled_shape(budget, max_depth)
+    places = {tuple(shape.path_tokens(node)) for node in range(len(shape))}
+    ranks: dict[int, Path] = {ROOT: ()}
+    for node in range(ROOT, len(tree)):
+        ranks |= {child: (*ranks[node], rank) for rank, child in enumerate(tree.children(node))}
+    return tree.keep([node for node in range(len(tree)) if ranks[node] in places])
+
+
 def drawn_as_told(tree: DraftTree, key_at: Callable[[int], int]) -> bool:
     """True if every node's children are what its row and the noise give, in drawn order (faults, not malice)."""
     if tree.rows is None:
