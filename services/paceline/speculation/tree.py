@@ -133,7 +133,7 @@ class DraftTree:
         return [int(self.tokens[each]) for each in self.path(node)]
 
     def first(self, count: int) -> DraftTree:
-        """The leading `count` nodes."""
+        """The leading `count` nodes; a sampled tree is cut by `paceline.speculation.shape.cut` instead."""
         return self if count >= len(self) else self.keep(range(count))
 
     def keep(self, nodes: Sequence[int]) -> DraftTree:
