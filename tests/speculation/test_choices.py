@@ -10,7 +10,7 @@ from paceline.speculation.choices import SeededChoices
 from paceline.speculation.noise import Purpose, noise_bits_numpy, noise_key, uniform
 from paceline.speculation.rows import Row
 from paceline.speculation.sampling import SamplingParams
-from speculation.outcomes import ScriptedChoices, law
+from paceline.study.outcomes import ScriptedChoices, law
 
 ROW = Row.from_dense(np.array([0.5, 0.3, 0.2]))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -172,3 +173,47 @@ def test_pruning_needs_scores() -> None:
     with pytest.raises(ValueError, match="log-probabilities"):
         prune(DraftTree.chain([1, 2]), 1)
     assert prune(DraftTree.build([1, 2], [-1, -1]), 1, [-2.0, -1.0]).tokens.tolist() == [2]
+
+
+def exact_best_first(table: list[list[Fraction]], start: int, budget: int, depth: int) -> list[Path]:
+    """Order by exact path products: score, lower depth, lower parent index, lower token id."""
+    taken: list[tuple[Path, Fraction]] = []
+    open_: list[tuple[Fraction, int, int, int, Path]] = []
+
+    def offer(index: int, path: Path, score: Fraction) -> None:
+        if len(path) < depth:
+            row = table[path[-1] if path else start]
+            open_.extend(
+                (-score * prob, len(path) + 1, index, token, (*path, token)) for token, prob in enumerate(row) if prob
+            )
+
+    offer(-1, (), Fraction(1))
+    while open_ and len(taken) < budget:
+        best = min(open_)
+        open_.remove(best)
+        taken.append((best[-1], -best[0]))
+        offer(len(taken) - 1, best[-1], -best[0])
+    return [path for path, _ in taken]
+
+
+@pytest.mark.parametrize("parts", [8, 10, 12])
+@pytest.mark.parametrize("seed", range(25))
+def test_equal_products_are_ties_whatever_rounding_makes_of_their_logarithms(seed: int, parts: int) -> None:
+    """Rows of eighths, tenths and twelfths, some tokens ruled out: many products are equal."""
+    random = np.random.default_rng(seed)
+    vocab, budget, depth = int(random.integers(3, 6)), int(random.integers(3, 25)), int(random.integers(2, 5))
+    table = [
+        [Fraction(int(count), parts) for count in random.multinomial(parts, np.full(vocab, 1 / vocab))]
+        for _ in range(vocab)
+    ]
+
+    def expand(path: Path) -> Candidates:
+        row = np.array([float(each) for each in table[path[-1] if path else 0]])
+        with np.errstate(divide="ignore"):
+            return ranked(np.arange(vocab), np.log(row), vocab)
+
+    tree = best_first(expand, budget, depth)
+    assert [tuple(tree.path_tokens(node)) for node in range(len(tree))] == exact_best_first(table, 0, budget, depth)
+    pruned = prune(best_first(expand, 3 * budget, depth), budget)
+    assert pruned.tokens.tolist() == tree.tokens.tolist()
+    assert pruned.parents.tolist() == tree.parents.tolist()

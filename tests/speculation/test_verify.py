@@ -9,78 +9,25 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from paceline.speculation.choices import Choices, SeededChoices
+from paceline.speculation.choices import SeededChoices
 from paceline.speculation.propose import Candidates, coupled, draft_noise_key
 from paceline.speculation.rows import Row
 from paceline.speculation.sampling import SamplingParams
 from paceline.speculation.select import best_first
 from paceline.speculation.tree import ROOT, DraftTree
 from paceline.speculation.verify import Walk, verify
-from speculation.outcomes import ScriptedChoices, law
-
-Context = tuple[int, ...]
-Language = Callable[[Context], Row]
-
-
-def language(vocab: int, seed: int, dtype: type = np.float64) -> Language:
-    """A random distribution for each context, some tokens impossible."""
-    rows: dict[Context, Row] = {}
-
-    def row(context: Context) -> Row:
-        if context not in rows:
-            random = np.random.default_rng([seed, *context, len(context)])
-            weights = random.random(vocab) * (random.random(vocab) > 0.2)
-            weights[random.integers(vocab)] += 0.1
-            rows[context] = Row.from_dense((weights / weights.sum()).astype(dtype))
-        return rows[context]
-
-    return row
-
-
-def random_tree(random: np.random.Generator, vocab: int, nodes: int) -> DraftTree:
-    tokens, parents = [], []
-    for node in range(nodes):
-        parent = int(random.integers(-1, node))
-        free = [t for t in range(vocab) if (parent, t) not in set(zip(parents, tokens, strict=True))]
-        if free:
-            tokens.append(int(random.choice(free)))
-            parents.append(parent)
-        else:
-            break
-    return DraftTree.build(tokens, parents)
-
-
-def rows_of(tree: DraftTree, row: Language, context: Context) -> Callable[[int], Row]:
-    return lambda node: row((*context, *tree.path_tokens(node)))
-
-
-def decode(row: Language, choices: Choices, horizon: int, draft: Callable[[Context], DraftTree]) -> Context:
-    """Rounds of drafting and verification until `horizon` tokens are out."""
-    context: Context = ()
-    while len(context) < horizon:
-        tree = draft(context)
-        context += verify(tree, rows_of(tree, row, context), choices, len(context)).tokens
-    return context[:horizon]
-
-
-def plain(row: Language, choices: Choices, horizon: int) -> Context:
-    return decode(row, choices, horizon, lambda _: DraftTree.empty())
-
-
-def difference(first: dict[Context, float], second: dict[Context, float]) -> float:
-    return max(abs(first.get(key, 0.0) - second.get(key, 0.0)) for key in first.keys() | second.keys())
-
-
-def reference(row: Language, horizon: int) -> dict[Context, float]:
-    """The target's own law of the first `horizon` tokens, by the chain rule."""
-    total: dict[Context, float] = {(): 1.0}
-    for _ in range(horizon):
-        total = {
-            (*context, int(token)): probability * float(prob)
-            for context, probability in total.items()
-            for token, prob in zip(row(context).token_ids, row(context).probs, strict=True)
-        }
-    return total
+from paceline.study.outcomes import ScriptedChoices, law
+from speculation.languages import (
+    Context,
+    Language,
+    decode,
+    difference,
+    language,
+    plain,
+    random_tree,
+    reference,
+    rows_of,
+)
 
 
 @pytest.mark.parametrize(("vocab", "horizon", "nodes"), [(2, 4, 6), (3, 3, 5), (4, 3, 9), (5, 2, 12)])

@@ -19,7 +19,7 @@ class ProposalRow:
     """
 
     token_ids: NDArray[np.int32]  # [M] no id twice
-    weights: NDArray[np.float32]  # [M] above 0
+    weights: NDArray[np.floating[Any]]  # [M] above 0; float32 wherever they travel
 
     def __len__(self) -> int:
         return len(self.token_ids)

@@ -2,7 +2,7 @@
 
 Best-first is optimal because a path never scores above its parent. Order: score, lower depth, lower parent index,
 lower token id. A candidate of probability 0 is never taken. Scores are float64 sums of log-probabilities: products
-would underflow in deep trees.
+would underflow in deep trees. Sums that differ by rounding alone count as equal, as the products would be.
 
 A drafter that looks below nodes level by level calls `best_first` again after each level: it answers `expand` from the
 candidates it has, with none for a node it has not looked below, and next looks below the best of those.
@@ -20,6 +20,8 @@ from paceline.speculation.propose import Candidates, ranked
 from paceline.speculation.rows import Row
 from paceline.speculation.tree import ROOT, DraftTree
 
+_SCORE_DIGITS = 9  # decimals of a log-score that count: rounding is far below, real differences are far above
+
 Path = tuple[int, ...]  # tokens from the first level down; empty for the root
 
 
@@ -34,7 +36,7 @@ def best_first(
         max_depth: most levels.
         min_log_score: paths whose log-probability is lower are left out.
     """
-    heap: list[tuple[float, int, int, int, float]] = []  # -score, depth, parent, token, log-probability given parent
+    heap: list[tuple[float, int, int, int, float, float]] = []  # order: -score, depth, parent, token; log-prob., score
     paths: list[Path] = []
     tokens: list[int] = []
     parents: list[int] = []
@@ -49,17 +51,18 @@ def best_first(
         for token, log_prob in best:
             if log_prob == -math.inf or score + log_prob < min_log_score:
                 break
-            heapq.heappush(heap, (-(score + log_prob), len(path) + 1, node, token, log_prob))
+            total = score + log_prob
+            heapq.heappush(heap, (-round(total, _SCORE_DIGITS), len(path) + 1, node, token, log_prob, total))
 
     offer(ROOT, (), 0.0)
     while heap and len(tokens) < budget:
-        negative, _, parent, token, log_prob = heapq.heappop(heap)
+        _, _, parent, token, log_prob, score = heapq.heappop(heap)
         node, path = len(tokens), (*(() if parent == ROOT else paths[parent]), token)
         paths.append(path)
         tokens.append(token)
         parents.append(parent)
         log_probs.append(min(log_prob, 0.0))  # rounding may leave a certain token a hair above 0
-        offer(node, path, -negative)
+        offer(node, path, score)
     return DraftTree.build(tokens, parents, log_probs)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -20,6 +19,7 @@ from paceline.speculation.tree import ROOT, DraftTree
 
 FIRST, NEXT = 0.6, 0.4  # of the first sibling being accepted, and of each later one against the one before
 MOST_CHILDREN = 8
+DEEPEST = 8  # levels of any shape, so that both ends mean the same one by a budget
 
 
 @lru_cache(maxsize=256)
@@ -27,7 +27,7 @@ def scheduled_shape(budget: int, max_depth: int) -> DraftTree:
     """A tree whose tokens are ranks; log-probabilities are the standing ones. The same for every context."""
     ranks = np.arange(MOST_CHILDREN, dtype=np.int32)
     log_probs = math.log(FIRST) + math.log(NEXT) * ranks.astype(np.float64)
-    return best_first(lambda _: Candidates(ranks, log_probs), budget, max_depth)
+    return best_first(lambda _: Candidates(ranks, log_probs), budget, min(max_depth, DEEPEST))
 
 
 def sampled_tree(
@@ -72,10 +72,18 @@ def sampled_tree(
     return DraftTree.build(tokens, parents, log_probs, rows)
 
 
-def standing(tree: DraftTree) -> DraftTree:
-    """A sampled tree with the standing log-probabilities of its ranks, so that nothing is decided by its tokens."""
-    ranks = [tree.children(parent).index(node) for node, parent in enumerate(tree.parents.tolist())]
-    return replace(tree, log_probs=(math.log(FIRST) + math.log(NEXT) * np.asarray(ranks)).astype(np.float32))
+def cut(tree: DraftTree, budget: int, max_depth: int) -> DraftTree:
+    """The nodes of a sampled tree whose place is in the scheduled shape of that size.
+
+    Counting nodes would not do: where a row had fewer tokens than the shape has children, the place of the last node
+    counted depends on tokens that were drawn, and through the noise that nodes of a depth share on the node itself.
+    """
+    shape = scheduled_shape(budget, max_depth)
+    places = {tuple(shape.path_tokens(node)) for node in range(len(shape))}
+    ranks: dict[int, Path] = {ROOT: ()}
+    for node in range(ROOT, len(tree)):
+        ranks |= {child: (*ranks[node], rank) for rank, child in enumerate(tree.children(node))}
+    return tree.keep([node for node in range(len(tree)) if ranks[node] in places])
 
 
 def drawn_as_told(tree: DraftTree, key_at: Callable[[int], int]) -> bool:

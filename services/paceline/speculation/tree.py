@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ ROOT = -1  # parent of the first level: the context's last token, which is not a
 
 Rows = tuple[ProposalRow | None, ...]
 IntArray = NDArray[np.int32]
-FloatArray = NDArray[np.float32]
+FloatArray = NDArray[np.floating[Any]]
 
 
 class TreeFault(ValueError):
@@ -30,7 +31,7 @@ class DraftTree:
 
     tokens: IntArray  # [N] int32
     parents: IntArray  # [N] int32
-    log_probs: FloatArray | None = None  # [N] float32, log of the drafter's probability given the parent
+    log_probs: FloatArray | None = None  # [N] log of the drafter's probability given the parent; float32 on the wire
     rows: Rows | None = None  # sampled trees: [N + 1] what the children of ROOT, then of each node, were drawn from
     depths: IntArray = field(init=False)  # [N] int32, 1 for children of the root
 
@@ -55,7 +56,7 @@ class DraftTree:
         return cls(
             np.asarray(tokens, dtype=np.int32),
             np.asarray(parents, dtype=np.int32),
-            None if log_probs is None else np.asarray(log_probs, dtype=np.float32),
+            None if log_probs is None else np.asarray(log_probs, dtype=np.float64),
             None if rows is None else tuple(rows),
         )
 
@@ -132,7 +133,7 @@ class DraftTree:
         return [int(self.tokens[each]) for each in self.path(node)]
 
     def first(self, count: int) -> DraftTree:
-        """The leading `count` nodes."""
+        """The leading `count` nodes; a sampled tree is cut by `paceline.speculation.shape.cut` instead."""
         return self if count >= len(self) else self.keep(range(count))
 
     def keep(self, nodes: Sequence[int]) -> DraftTree:

@@ -80,8 +80,8 @@ def verify(
         row, children = row_at(node), tree.children(node)
         fallback: int | None = None
         if relaxing is not None and children:
-            fallback, ledger = _fallback(tree, node, children, relaxing, ledger, relaxing.index + len(tokens))
-        test = _recursive_rejection if tree.rows is not None and children else _verify
+            fallback, ledger = _fallback(tree, node, children, row, relaxing, ledger, relaxing.index + len(tokens))
+        test = _recursive_rejection if tree.rows is not None and children else _sample_match
         child, token = test(tree, node, children, row, choices, position + len(tokens))
         if child is None and fallback is not None:
             child, token, ledger = fallback, int(tree.tokens[fallback]), ledger.fired()
@@ -121,7 +121,7 @@ def all_rejected(tree: DraftTree, node: int, children: Sequence[int], row: Row) 
     return float(np.prod([1.0 - each for each in accept_probs]))
 
 
-def _verify(
+def _sample_match(
     tree: DraftTree, node: int, children: Sequence[int], row: Row, choices: Choices, position: int
 ) -> tuple[int | None, int]:
     token = choices.draw(row, position)
@@ -143,15 +143,22 @@ def _recursive_rejection(
 
 
 def _fallback(
-    tree: DraftTree, node: int, children: Sequence[int], relaxing: Relaxing, ledger: Ledger, index: int
+    tree: DraftTree, node: int, children: Sequence[int], row: Row, relaxing: Relaxing, ledger: Ledger, index: int
 ) -> tuple[int | None, Ledger]:
-    """The child that would be accepted if all were rejected, None if there is none or a limit forbids it."""
+    """The child that would be accepted if all were rejected, None if there is none or a limit forbids it.
+
+    `row` is the one that is drawn from. Below a retained one the whole row charges more than is rejected, unless a
+    child was ruled out before: then it charges too little.
+    """
     good = relaxing.nucleus_at(node)
     chances = {child: good.prob(int(tree.tokens[child])) for child in children}
     best = min(children, key=lambda child: (-chances[child], int(tree.tokens[child])))
     if not chances[best] > 0:
         return None, ledger
-    eps = all_rejected(tree, node, children, relaxing.full_row_at(node))
+    full = relaxing.full_row_at(node)
+    eps = all_rejected(tree, node, children, full)
+    if row is not full:
+        eps = max(eps, all_rejected(tree, node, children, row))
     if not eps > 0:
         return None, ledger
     allowed, ledger = ledger.allow(relaxing.rule, eps, index)

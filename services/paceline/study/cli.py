@@ -15,7 +15,7 @@ from paceline.study.report import Report
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the command."""
-    parser = subparsers.add_parser("study", help="measure this machine: passes, equality, speed, overhead")
+    parser = subparsers.add_parser("study", help="measure this machine, or check the rules' laws")
     studies = parser.add_subparsers(dest="study", required=True)
     passes = studies.add_parser("passes", help="the packed pass beside a bare transformers forward")
     equality = studies.add_parser("equality", help="speculative against plain decoding, token by token")
@@ -34,6 +34,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         each.add_argument("--per-category", type=int, default=2, help="prompts of each category (default 2)")
         each.add_argument("--new-tokens", type=int, default=96, help="tokens a reply (default 96)")
     speed.add_argument("--warm-tokens", type=int, default=100_000, help="tokens served before the warm measurement")
+    law = studies.add_parser("law", help="the rules of verification and selection beside numbers of case files")
+    law.add_argument("files", nargs="+", type=Path, metavar="FILE", help="JSON with cases, their kinds told by keys")
+    law.add_argument("--out", type=Path, help="folder for the report (default: none is written)")
+    law.add_argument("--json", action="store_true", help="one JSON object on the last line of stdout")
     overhead.add_argument("--rounds", type=int, default=2000, help="tokens of the stream (default 2000)")
 
 
@@ -42,7 +46,8 @@ def run(args: argparse.Namespace) -> int:
     console = Console(stderr=True)
     with console.status(f"{args.study}: starting") as status:
         report = _STUDIES[args.study](args, lambda stage: status.update(f"{args.study}: {stage}"))
-    report.write(args.out)
+    if args.out is not None:
+        report.write(args.out)
     report.show(args.json)
     return 0 if report.passed else 1
 
@@ -86,9 +91,16 @@ def _overhead(args: argparse.Namespace, progress: Callable[[str], None]) -> Repo
     return asyncio.run(study_overhead(args.rounds, progress))
 
 
+def _law(args: argparse.Namespace, progress: Callable[[str], None]) -> Report:
+    from paceline.study.law import run_law
+
+    return run_law(args, progress)
+
+
 _STUDIES: dict[str, Callable[[argparse.Namespace, Callable[[str], None]], Report]] = {
     "passes": _passes,
     "equality": _equality,
     "speed": _speed,
     "overhead": _overhead,
+    "law": _law,
 }

@@ -93,4 +93,6 @@ class Report:
 
 
 def _cell(value: Any) -> str:
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.3f}" if value == 0 or abs(value) >= 1e-3 else f"{value:.1e}"

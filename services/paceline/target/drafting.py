@@ -15,7 +15,7 @@ from paceline.speculation.modes import WaitFor
 from paceline.speculation.noise import propose_seed
 from paceline.speculation.proposal_row import sibling_key
 from paceline.speculation.rows import Row
-from paceline.speculation.shape import drawn_as_told, standing
+from paceline.speculation.shape import drawn_as_told
 from paceline.speculation.tree import DraftTree
 from paceline.target.context import Context
 from paceline.target.fallback import Fallback
@@ -236,7 +236,7 @@ class Drafting:
         if base == length and not event.growing:
             self._answered, self._fault = length, None
         if tree is not None:
-            self._tree = standing(tree) if self._key_seed is not None else tree
+            self._tree = tree
             self._tree_length, self._growing, self.tree_at = base, event.growing, event.at
         return True
 

@@ -30,6 +30,7 @@ from paceline.runtime.kv import KVCache
 from paceline.runtime.runner import PassRows
 from paceline.speculation.modes import Selection, WaitFor
 from paceline.speculation.select import rerank
+from paceline.speculation.shape import cut
 from paceline.speculation.tree import ROOT, DraftTree
 from paceline.speculation.verify import Relaxing, Walk, retained, verify
 from paceline.target.ending import Delivery
@@ -145,6 +146,8 @@ def _missing(session: Session, moment: Moment) -> Fallback | None:
 
 def fit(tree: DraftTree, nodes: int, depth: int, held: HeldRow | None = None) -> DraftTree:
     """The leading `nodes` of a tree, without those deeper than `depth`; by the held row, if there is one."""
+    if tree.rows is not None:
+        return cut(tree, nodes, depth)
     if len(tree) and int(tree.depths.max()) > depth:
         tree = tree.keep([node for node, each in enumerate(tree.depths.tolist()) if each <= depth])
     if held is not None and tree.log_probs is not None:

@@ -36,9 +36,10 @@ def path_probs(tree: DraftTree) -> NDArray[np.float64]:  # [nodes] float64
 def worthwhile(turns: Sequence[Turn], costs: PassCosts) -> list[Turn]:
     """The turns with their trees cut to what pays; a tree cut to nothing counts as a fallback for load.
 
+    Sampled trees stay whole: a cut that looks at what was drawn would bias them (THEORY 3, clause 3).
     Where pass times are not measured everything pays.
     """
-    drafted = [index for index, turn in enumerate(turns) if len(turn.tree)]
+    drafted = [index for index, turn in enumerate(turns) if len(turn.tree) and turn.tree.rows is None]
     if not drafted or costs.seconds(1) is None:
         return list(turns)
     worths = [turns[index].session.calibration.factor * path_probs(turns[index].tree) for index in drafted]
@@ -46,7 +47,7 @@ def worthwhile(turns: Sequence[Turn], costs: PassCosts) -> list[Turn]:
     owner = np.repeat(np.arange(len(drafted)), [len(each) for each in worths])
     order = np.argsort(-worth, kind="stable")  # a path is never worth more than its parent, and comes after it on a tie
     # A held row is drawn from without a pass, but then the next row needs one: such a turn counts as a plain token.
-    plain_tokens = sum(max(turn.chunk, 1) for turn in turns)
+    plain_tokens = sum(max(turn.chunk, 1) + (len(turn.tree) if turn.tree.rows is not None else 0) for turn in turns)
     times = np.asarray([_seconds(costs, plain_tokens + nodes) for nodes in range(len(order) + 1)])
     gains = len(turns) + np.concatenate(([0.0], np.cumsum(worth[order])))
     rates = gains / times
