@@ -88,9 +88,7 @@ def grown(
     for level in range(max_depth):
         tree = best_first(expand, budget, max_depth)
         paths = [tuple(tree.path_tokens(node)) for node in range(len(tree))]
-        frontier = [
-            path for path in paths if path not in rows.logits and len(path) < max_depth and path[-1] not in eos
-        ]
+        frontier = [path for path in paths if path not in rows.logits and len(path) < max_depth and path[-1] not in eos]
         if level + 1 == max_depth or not frontier:
             break
         rows.look(frontier[:width])
