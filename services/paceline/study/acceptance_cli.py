@@ -37,6 +37,28 @@ def run_selection(args: argparse.Namespace, progress: Callable[[str], None]) -> 
     return study_selection(targets, load_prompts(args.prompts, args.per_category), settings, args.out, progress)
 
 
+def add_nucleus(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `study nucleus`."""
+    _add_prompts(parser, 1)
+    _add_layers(parser)
+    parser.add_argument("--new-tokens", type=int, default=40, help="tokens of a reply to a prompt (default 40)")
+    parser.add_argument("--tasks", type=int, default=4, help="tasks of each kind (default 4)")
+
+
+def run_nucleus(args: argparse.Namespace, progress: Callable[[str], None]) -> Report:
+    """Runs `study nucleus`."""
+    from paceline.study.nucleus import NucleusSettings
+    from paceline.study.prompts import load_prompts
+    from paceline.study.study_nucleus import study_nucleus
+
+    (model, layers), *more = _models(args)
+    if more or not layers:
+        raise InvalidField("--target", args.target, "one MODEL=LAYERS")
+    settings = NucleusSettings(new_tokens=args.new_tokens, tasks_per_kind=args.tasks)
+    prompts = load_prompts(args.prompts, args.per_category)
+    return study_nucleus(model, layers, prompts, settings, args.out, progress)
+
+
 def _add_prompts(parser: argparse.ArgumentParser, per_category: int) -> None:
     parser.add_argument("--prompts", type=Path, required=True, help="JSON lines with prompt, and optional category")
     parser.add_argument(

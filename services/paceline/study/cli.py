@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from paceline.runtime.known_models import DEFAULT_MODEL
-from paceline.study.acceptance_cli import add_selection, run_selection
+from paceline.study.acceptance_cli import add_nucleus, add_selection, run_nucleus, run_selection
 from paceline.study.report import Report
 
 
@@ -23,7 +23,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     speed = studies.add_parser("speed", help="plain and drafted decoding through the whole stack")
     overhead = studies.add_parser("overhead", help="what a round costs without compute")
     selection = studies.add_parser("selection", help="expected acceptance by selection rule and budget")
-    for each in (passes, equality, speed, overhead, selection):
+    nucleus = studies.add_parser("nucleus", help="nucleus verification by mass: acceptance, deviation, task scores")
+    for each in (passes, equality, speed, overhead, selection, nucleus):
         each.add_argument("--out", type=Path, required=True, help="folder for the report")
         each.add_argument("--json", action="store_true", help="one JSON object on the last line of stdout")
     for each in (passes, equality, speed):
@@ -37,6 +38,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         each.add_argument("--new-tokens", type=int, default=96, help="tokens a reply (default 96)")
     speed.add_argument("--warm-tokens", type=int, default=100_000, help="tokens served before the warm measurement")
     add_selection(selection)
+    add_nucleus(nucleus)
     overhead.add_argument("--rounds", type=int, default=2000, help="tokens of the stream (default 2000)")
 
 
@@ -95,4 +97,5 @@ _STUDIES: dict[str, Callable[[argparse.Namespace, Callable[[str], None]], Report
     "speed": _speed,
     "overhead": _overhead,
     "selection": run_selection,
+    "nucleus": run_nucleus,
 }

@@ -30,22 +30,7 @@ class PathRows:
 
     def move(self, context: Sequence[int]) -> None:
         """Goes to a context of at least one token; rows of the last one are forgotten."""
-        kv = self.runner.kv
-        kv.drop_scratch(self._sequence)
-        shared = 0
-        for ours, theirs in zip(self._tokens, context[:-1], strict=False):
-            if ours != theirs:
-                break
-            shared += 1
-        kv.truncate(self._sequence, shared)
-        for start in range(shared, len(context), CHUNK):
-            chunk = list(context[start : start + CHUNK])
-            last = start + len(chunk) == len(context)
-            rows = self.runner.execute(PassPlan((Segment.chain(self._sequence, chunk, last_row=last),)))
-            kv.keep(self._sequence, range(len(chunk)))
-            if last:
-                self.logits = {(): rows.logits(0, len(chunk) - 1).clone()}
-        self._tokens, self._scratch = list(context), {}
+        move_all(self.runner, [(self, context)])
 
     def look(self, paths: Sequence[Path], wanted: Iterable[Path] | None = None) -> None:
         """One pass over the ends of `paths`; see `look_below`."""
@@ -54,6 +39,24 @@ class PathRows:
     def close(self) -> None:
         """Gives the sequence's KV back."""
         self.runner.kv.release(self._sequence)
+
+    def _rewind(self, context: Sequence[int]) -> list[int]:
+        """Keeps what the context shares with the last one, reads all but a chunk of the rest, and returns that."""
+        kv = self.runner.kv
+        kv.drop_scratch(self._sequence)
+        shared = 0
+        for ours, theirs in zip(self._tokens, context[:-1], strict=False):
+            if ours != theirs:
+                break
+            shared += 1
+        kv.truncate(self._sequence, shared)
+        while len(context) - shared > CHUNK:
+            chunk = list(context[shared : shared + CHUNK])
+            self.runner.execute(PassPlan((Segment.chain(self._sequence, chunk, last_row=False),)))
+            kv.keep(self._sequence, range(len(chunk)))
+            shared += len(chunk)
+        self._tokens, self._scratch = list(context), {}
+        return list(context[shared:])
 
     def _segment(self, paths: Sequence[Path], wanted: set[Path] | None) -> Segment:
         base = len(self._scratch)
@@ -66,6 +69,18 @@ class PathRows:
             np.asarray(parents, dtype=np.int32),
             tuple(base + number for number, path in enumerate(paths) if wanted is None or path in wanted),
         )
+
+
+def move_all(runner: ModelRunner, contexts: Sequence[tuple[PathRows, Sequence[int]]]) -> None:
+    """Moves several sequences of one runner to a context each, in one pass where little is new."""
+    chunks = [rows._rewind(context) for rows, context in contexts]
+    segments = [
+        Segment.chain(rows._sequence, chunk, last_row=True) for (rows, _), chunk in zip(contexts, chunks, strict=True)
+    ]
+    done = runner.execute(PassPlan(tuple(segments)))
+    for number, ((rows, _), chunk) in enumerate(zip(contexts, chunks, strict=True)):
+        runner.kv.keep(rows._sequence, range(len(chunk)))
+        rows.logits = {(): done.logits(number, len(chunk) - 1).clone()}
 
 
 def look_below(runner: ModelRunner, wanted: Sequence[tuple[PathRows, Sequence[Path], set[Path] | None]]) -> None:
