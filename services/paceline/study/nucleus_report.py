@@ -13,6 +13,7 @@ from paceline.speculation.modes import Proposal
 from paceline.study.figures import Curve, Panel
 from paceline.study.intervals import Interval, jackknife, ratio_interval
 from paceline.study.nucleus import verify_seconds
+from paceline.study.report import finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,34 +45,36 @@ def series_rows(series: Series, costs: PassCosts) -> list[dict[str, Any]]:
         score = ratio_interval(solved, [1.0] * len(solved))
         own_s = _seconds_per_token(cell, costs)
         rows.append(
-            {
-                "target": series.target,
-                "drafter": series.drafter,
-                "proposal": str(series.proposal),
-                "temperature": series.temperature,
-                "mass": mass,
-                "accepted_per_round": sum(accepted) / sum(rounds),
-                "tokens_per_pass": per_pass.mean,
-                "low": per_pass.low,
-                "high": per_pass.high,
-                "over_exact": against.mean,
-                "over_exact_low": against.low,
-                "over_exact_high": against.high,
-                "relaxed_share": sum(relaxed) / sum(tokens),
-                "spent_per_token": sum(spent) / sum(tokens),
-                "spent_per_reply": sum(spent) / len(spent),
-                "unchanged": float(
-                    np.mean([a["tokens"] == b["tokens"] for a, b in zip(replies, exact["replies"], strict=True)])
-                ),
-                "log_prob": likely.mean,
-                "log_prob_low": likely.low,
-                "log_prob_high": likely.high,
-                "task_score": score.mean,
-                "task_score_low": score.low,
-                "task_score_high": score.high,
-                "cost_speed_over_plain": plain_s / own_s,
-                "cost_speed_over_exact": exact_s / own_s,
-            }
+            finite(
+                {
+                    "target": series.target,
+                    "drafter": series.drafter,
+                    "proposal": str(series.proposal),
+                    "temperature": series.temperature,
+                    "mass": mass,
+                    "accepted_per_round": sum(accepted) / sum(rounds),
+                    "tokens_per_pass": per_pass.mean,
+                    "low": per_pass.low,
+                    "high": per_pass.high,
+                    "over_exact": against.mean,
+                    "over_exact_low": against.low,
+                    "over_exact_high": against.high,
+                    "relaxed_share": sum(relaxed) / sum(tokens),
+                    "spent_per_token": sum(spent) / sum(tokens),
+                    "spent_per_reply": sum(spent) / len(spent),
+                    "unchanged": float(
+                        np.mean([a["tokens"] == b["tokens"] for a, b in zip(replies, exact["replies"], strict=True)])
+                    ),
+                    "log_prob": likely.mean,
+                    "log_prob_low": likely.low,
+                    "log_prob_high": likely.high,
+                    "task_score": score.mean,
+                    "task_score_low": score.low,
+                    "task_score_high": score.high,
+                    "cost_speed_over_plain": plain_s / own_s,
+                    "cost_speed_over_exact": exact_s / own_s,
+                }
+            )
         )
     return rows
 
@@ -82,25 +85,27 @@ def limit_row(drafter: str, proposal: Proposal, temperature: float, cell: Mappin
     tokens, rounds, _, relaxed, spent, _ = (np.asarray(each) for each in zip(*map(_counts, replies), strict=True))
     named = {key: value for key, value in rule.items() if key.startswith("max_") and value is not None}
     mean_spent, mean_relaxed = (ratio_interval(each.tolist(), [1.0] * len(replies)) for each in (spent, relaxed))
-    return {
-        "drafter": drafter,
-        "proposal": str(proposal),
-        "temperature": temperature,
-        "mass": rule["mass"],
-        "limit": ", ".join(f"{key} {value:g}" for key, value in named.items()) or "none",
-        "replies": len(replies),
-        "spent_mean": mean_spent.mean,
-        "spent_high": mean_spent.high,
-        "spent_most": float(spent.max()),
-        "spent_per_token_most": float((spent / tokens).max()),
-        "relaxed_mean": mean_relaxed.mean,
-        "relaxed_low": mean_relaxed.low,
-        "relaxed_high": mean_relaxed.high,
-        "relaxed_most": int(relaxed.max()),
-        "withheld": sum(each["withheld"] for each in replies),
-        "tokens_per_pass": float(tokens.sum() / rounds.sum()),
-        "within": _within(named, spent, relaxed, tokens),
-    }
+    return finite(
+        {
+            "drafter": drafter,
+            "proposal": str(proposal),
+            "temperature": temperature,
+            "mass": rule["mass"],
+            "limit": ", ".join(f"{key} {value:g}" for key, value in named.items()) or "none",
+            "replies": len(replies),
+            "spent_mean": mean_spent.mean,
+            "spent_high": mean_spent.high,
+            "spent_most": float(spent.max()),
+            "spent_per_token_most": float((spent / tokens).max()),
+            "relaxed_mean": mean_relaxed.mean,
+            "relaxed_low": mean_relaxed.low,
+            "relaxed_high": mean_relaxed.high,
+            "relaxed_most": int(relaxed.max()),
+            "withheld": sum(each["withheld"] for each in replies),
+            "tokens_per_pass": float(tokens.sum() / rounds.sum()),
+            "within": _within(named, spent, relaxed, tokens),
+        }
+    )
 
 
 def _within(named: Mapping[str, float], spent: np.ndarray, relaxed: np.ndarray, tokens: np.ndarray) -> bool:
@@ -143,7 +148,7 @@ def panels(rows: Sequence[Mapping[str, Any]], y: str, y_label: str) -> list[Pane
                 row for row in rows if (row["drafter"], row["proposal"], row["temperature"]) == (*key, temperature)
             ]
             if points:
-                shown = low in points[0]
+                shown = all(row.get(low) is not None for row in points)
                 curves[", ".join(key)] = Curve(
                     [row["mass"] for row in points],
                     [row[y] for row in points],

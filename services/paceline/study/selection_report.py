@@ -14,6 +14,7 @@ from paceline.speculation.modes import Selection
 from paceline.study.figures import Curve, Panel
 from paceline.study.intervals import difference_interval, ratio_interval
 from paceline.study.replay import CANDIDATES, PASSES
+from paceline.study.report import finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,35 +53,37 @@ def pair_rows(pair: PairSums, budgets: Sequence[int], rules: Sequence[Selection]
             mean_nodes = float(nodes.sum() / weight.sum()) if weight.sum() else math.nan
             rounds = np.asarray([each["replay"][rule][number] for each in counted], dtype=np.float64).T
             emitted = ratio_interval(rounds[1], rounds[0])
-            round_s = _round_s(pair, rule, budget, float(rounds[2].sum() / rounds[0].sum()))
+            round_s = _round_s(pair, rule, budget, *(rounds[2:].sum(axis=1) / rounds[0].sum()).tolist())
             if rule is Selection.DRAFT:
                 base_s[budget] = round_s / emitted.mean
             rows.append(
-                {
-                    "target": pair.target,
-                    "drafter": pair.drafter,
-                    "temperature": pair.temperature,
-                    "rule": str(rule),
-                    "budget": budget,
-                    "expected_accepted": expected.mean,
-                    "low": expected.low,
-                    "high": expected.high,
-                    "mean_nodes": mean_nodes,
-                    "over_draft": gain.mean,
-                    "over_draft_low": gain.low,
-                    "over_draft_high": gain.high,
-                    "over_draft_at_equal_size": expected.mean - float(np.interp(mean_nodes, sizes, ranked)),
-                    "tokens_per_round": emitted.mean,
-                    "tokens_per_round_low": emitted.low,
-                    "tokens_per_round_high": emitted.high,
-                    "tokens_per_pass": emitted.mean / PASSES[rule],
-                    "rounds_with_kept_row": float(rounds[3].sum() / rounds[0].sum()),
-                    "round_ms": round_s * 1e3,
-                    "speed_over_draft": base_s[budget] / (round_s / emitted.mean),
-                    "contexts": sum(each["contexts"] for each in counted),
-                    "enumerated": sum(each["enumerated"] for each in counted)
-                    / sum(each["contexts"] for each in counted),
-                }
+                finite(
+                    {
+                        "target": pair.target,
+                        "drafter": pair.drafter,
+                        "temperature": pair.temperature,
+                        "rule": str(rule),
+                        "budget": budget,
+                        "expected_accepted": expected.mean,
+                        "low": expected.low,
+                        "high": expected.high,
+                        "mean_nodes": mean_nodes,
+                        "over_draft": gain.mean,
+                        "over_draft_low": gain.low,
+                        "over_draft_high": gain.high,
+                        "over_draft_at_equal_size": expected.mean - float(np.interp(mean_nodes, sizes, ranked)),
+                        "tokens_per_round": emitted.mean,
+                        "tokens_per_round_low": emitted.low,
+                        "tokens_per_round_high": emitted.high,
+                        "tokens_per_pass": emitted.mean / PASSES[rule],
+                        "rounds_with_kept_row": float(rounds[3].sum() / rounds[0].sum()),
+                        "round_ms": round_s * 1e3,
+                        "speed_over_draft": base_s[budget] / (round_s / emitted.mean),
+                        "contexts": sum(each["contexts"] for each in counted),
+                        "enumerated": sum(each["enumerated"] for each in counted)
+                        / sum(each["contexts"] for each in counted),
+                    }
+                )
             )
     return rows
 
@@ -90,13 +93,21 @@ def _exact(counted: Sequence[Mapping[str, Any]], rule: Selection, number: int) -
     return np.asarray([each["exact"][rule][number] for each in counted], dtype=np.float64).T
 
 
-def _round_s(pair: PairSums, rule: Selection, budget: int, nodes: float) -> float:
-    """Seconds of a round by measured times, the drafter beside the target on a machine of its own, the wire free."""
+def _round_s(pair: PairSums, rule: Selection, budget: int, nodes: float, kept: float) -> float:
+    """Seconds of a round by measured times, the drafter beside the target on a machine of its own, the wire free.
+
+    Args:
+        pair: the times.
+        rule: the rule.
+        budget: most nodes.
+        nodes: verified in the mean.
+        kept: share of rounds with a retained row, which choose from a larger tree.
+    """
     row_s = pair.costs.seconds(1)
     if row_s is None:
         return math.nan
-    candidates = budget if rule in (Selection.DRAFT, Selection.DRAW_FIRST) else CANDIDATES * budget
-    drafting = pair.draft_s[candidates]
+    more = 1.0 if rule is Selection.RERANK else kept
+    drafting = more * pair.draft_s[CANDIDATES * budget] + (1 - more) * pair.draft_s[budget]
     waiting = max(drafting, row_s) if PASSES[rule] == 2 else drafting
     tokens = nodes + (rule is not Selection.DRAW_FIRST)  # the last token of the context, or the one drawn first
     # The mean size and those beside it: passes are not monotone, and a token more is not a fraction of a pass.
@@ -113,8 +124,11 @@ def panels(rows: Sequence[Mapping[str, Any]], y: str, y_label: str, x: str, x_la
         low, high = ("low", "high") if y == "expected_accepted" else (f"{y}_low", f"{y}_high")
         curves = {}
         for rule in dict.fromkeys(row["rule"] for row in mine):
-            points = sorted((row for row in mine if row["rule"] == rule), key=lambda row: row[x])
-            shown = low in points[0]
+            known = [row for row in mine if row["rule"] == rule and row[x] is not None]
+            points = sorted(known, key=lambda row: row[x])
+            if not points:
+                continue
+            shown = all(row.get(low) is not None for row in points)
             curves[rule] = Curve(
                 [row[x] for row in points],
                 [row[y] for row in points],
