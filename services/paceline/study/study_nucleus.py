@@ -23,6 +23,7 @@ from paceline.study.tasks import tasks
 
 KV_TOKENS = 24576
 LIMITED = 1.0  # temperature of the cells with limits
+DEFAULT_TABLES = DeviationSettings()
 NOTES = (
     "tokens_per_pass: speedup over plain decoding counted in target passes (plain is 1); over_exact: the same over the "
     "exact rule (mass 0), the same prompts and seeds; 95 % intervals over prompts (jackknife)",
@@ -46,6 +47,7 @@ def study_nucleus(
     out: Path,
     progress: Progress,
     threads: int = 2,
+    tables: DeviationSettings = DEFAULT_TABLES,
 ) -> Report:
     """Decodes every cell; finished ones of an earlier run into `out` with the same settings are not done again."""
     torch.set_num_threads(threads)
@@ -88,7 +90,6 @@ def study_nucleus(
             progress(f"{drafter.name}, {drafter.proposal}, limit {number + 1} of {len(settings.limits())}")
             cell = parts.made(f"{label}-limit-{number}", lambda: bench.limited(drafter, LIMITED, rule))  # noqa: B023
             limits.append(limit_row(drafter.name, drafter.proposal, LIMITED, cell))
-    tables = DeviationSettings(seed=settings.seed)
     deviation = Parts(out, "nucleus", {"masses": list(settings.masses), **asdict(tables)}).made(
         "deviation",
         lambda: {
