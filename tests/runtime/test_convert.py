@@ -13,7 +13,7 @@ from gguf import GGUFWriter, TokenType
 from transformers import AutoModelForCausalLM
 
 from paceline.errors import ModelDamaged
-from paceline.runtime.convert import check_text, convert_gguf, read_text_of
+from paceline.runtime.convert import _spelled, check_text, convert_gguf, read_text_of
 from paceline.runtime.tokenizer import load_tokenizer
 from support.text_kinds import byte_level
 
@@ -156,3 +156,7 @@ def test_a_conversion_that_lost_something_is_refused(
     with pytest.raises(ModelDamaged) as caught:
         check_text(tmp_path, text)
     assert says in str(caught.value)
+
+
+def test_runs_of_spaces_are_spelled_as_the_tokenizer_spells_them() -> None:
+    assert [_spelled(token) for token in ("   ", " ", "▁▁", " a", "")] == ["▁▁▁", " ", "▁▁", " a", ""]

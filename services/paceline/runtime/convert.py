@@ -113,7 +113,7 @@ def check_text(folder: Path, text: GgufText) -> None:
     tokenizer = load_tokenizer(folder)
     wrong = None
     table = tokenizer.token_table()
-    if table != text.tokens:
+    if table != [_spelled(token) for token in text.tokens]:
         wrong = f"it has {len(table)} tokens, or others, instead of the file's {len(text.tokens)}"
     elif text.eos is not None and text.eos not in tokenizer.eos_token_ids:
         wrong = f"{text.tokens[text.eos]!r} does not end a turn"
@@ -130,6 +130,11 @@ def check_text(folder: Path, text: GgufText) -> None:
             wrong = f"the control token {text.tokens[whole]!r} is not read as one"
     if wrong is not None:
         raise ModelDamaged(f"converted tokenizer: {wrong}; another version of transformers may convert it right")
+
+
+def _spelled(token: str) -> str:
+    """A token of the file as SentencePiece spells it: files of Gemma write runs of spaces as they are."""
+    return "▁" * len(token) if len(token) > 1 and not token.strip(" ") else token
 
 
 def _unread(tokenizer: Any, text: GgufText) -> int | None:

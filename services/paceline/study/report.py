@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import sys
@@ -92,7 +93,14 @@ class Report:
             sys.stdout.write(json.dumps(self.as_dict()) + "\n")
 
 
+def finite(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row with None for what is not a number, which JSON has no word for."""
+    return {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}
+
+
 def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
     if not isinstance(value, float):
         return str(value)
     return f"{value:.3f}" if value == 0 or abs(value) >= 1e-3 else f"{value:.1e}"

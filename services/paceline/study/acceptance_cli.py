@@ -1,0 +1,89 @@
+"""The options of the studies of selection and of nucleus verification."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+from paceline.errors import InvalidField
+from paceline.runtime.known_models import DEFAULT_MODEL
+from paceline.study.report import Report
+
+# The layers of the default model that stay in its truncated copy: dropped one by one, each time the one whose loss
+# moves the rows least (on three prompts that no study uses).
+DEFAULT_LAYERS = "0-6,8-11,13-16,20-29"
+
+
+def add_selection(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `study selection`."""
+    _add_prompts(parser, 2)
+    _add_layers(parser)
+    parser.add_argument("--stretch", type=int, default=24, help="tokens of a reply in which rounds begin (default 24)")
+    parser.add_argument("--contexts", type=int, default=4, help="contexts of a reply for exact figures (default 4)")
+
+
+def run_selection(args: argparse.Namespace, progress: Callable[[str], None]) -> Report:
+    """Runs `study selection`."""
+    from paceline.study.prompts import load_prompts
+    from paceline.study.selection import SelectionSettings
+    from paceline.study.study_selection import TargetChoice, study_selection
+
+    try:
+        settings = SelectionSettings(stretch=args.stretch, contexts=args.contexts)
+    except ValueError as error:
+        raise InvalidField("--contexts", args.contexts, str(error)) from error
+    targets = [TargetChoice(*each) for each in _models(args)]
+    return study_selection(targets, load_prompts(args.prompts, args.per_category), settings, args.out, progress)
+
+
+def add_nucleus(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `study nucleus`."""
+    _add_prompts(parser, 1)
+    _add_layers(parser)
+    parser.add_argument("--new-tokens", type=int, default=40, help="tokens of a reply to a prompt (default 40)")
+    parser.add_argument("--tasks", type=int, default=4, help="tasks of each kind (default 4)")
+
+
+def run_nucleus(args: argparse.Namespace, progress: Callable[[str], None]) -> Report:
+    """Runs `study nucleus`."""
+    from paceline.study.nucleus import NucleusSettings
+    from paceline.study.prompts import load_prompts
+    from paceline.study.study_nucleus import study_nucleus
+
+    (model, layers), *more = _models(args)
+    if more or not layers:
+        raise InvalidField("--target", args.target, "one MODEL=LAYERS")
+    settings = NucleusSettings(new_tokens=args.new_tokens, tasks_per_kind=args.tasks)
+    prompts = load_prompts(args.prompts, args.per_category)
+    return study_nucleus(model, layers, prompts, settings, args.out, progress)
+
+
+def _add_prompts(parser: argparse.ArgumentParser, per_category: int) -> None:
+    parser.add_argument("--prompts", type=Path, required=True, help="JSON lines with prompt, and optional category")
+    parser.add_argument(
+        "--per-category", type=int, default=per_category, help=f"prompts of each category (default {per_category})"
+    )
+
+
+def _add_layers(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--target",
+        action="append",
+        metavar="MODEL[=LAYERS]",
+        help="a target and the layers of it that make its model drafter, such as 0-9,20-29; may be given several times "
+        f"(default: {DEFAULT_MODEL}={DEFAULT_LAYERS})",
+    )
+
+
+def _models(args: argparse.Namespace) -> list[tuple[str, tuple[int, ...]]]:
+    from paceline.study.loaded import layer_list
+
+    found = []
+    for text in args.target or [f"{DEFAULT_MODEL}={DEFAULT_LAYERS}"]:
+        model, _, layers = text.partition("=")
+        try:
+            found.append((model, layer_list(layers) if layers else ()))
+        except ValueError as error:
+            raise InvalidField("--target", text, "MODEL or MODEL=LAYERS, such as 0-9,20-29") from error
+    return found

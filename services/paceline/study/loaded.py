@@ -1,0 +1,57 @@
+"""Models of a study: a target by name, and a drafter made of some of its layers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.runtime.models import ModelSpec
+from paceline.runtime.runner import ModelRunner
+from paceline.runtime.store import default_store, home_folder
+from paceline.runtime.tokenizer import TextTokenizer, load_tokenizer
+from paceline.runtime.transformers_runner import load_runner
+from paceline.study.prompts import Prompt, chat_tokens
+from paceline.study.truncated import truncated_model
+
+DTYPE = "float32"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A loaded target."""
+
+    name: str
+    folder: Path
+    tokenizer: TextTokenizer
+    runner: ModelRunner
+
+    def prompt_tokens(self, prompt: Prompt, limit: int) -> list[int]:
+        """A prompt as the model takes it: one user turn, or plain text where there is no chat template."""
+        if self.tokenizer.has_chat_template:
+            return chat_tokens(self.tokenizer, prompt.text, limit)
+        return self.tokenizer.encode(prompt.text)[:limit]
+
+
+def load_target(name: str, kv_tokens: int) -> Target:
+    """Loads a target in float32, its passes timed."""
+    folder = default_store().resolve(name)
+    tokenizer = load_tokenizer(folder)
+    spec = ModelSpec(str(folder), name=name, dtype=DTYPE)
+    return Target(name, folder, tokenizer, load_runner(spec, kv_tokens, vocab_size=tokenizer.vocab_size))
+
+
+def load_drafter(target: Target, layers: Sequence[int], kv_tokens: int) -> ModelRunner:
+    """Loads the copy of the target that has only `layers`, made in the home folder unless it is there."""
+    folder = truncated_model(target.folder, layers, home_folder(os.environ) / "truncated")
+    return load_runner(ModelSpec(str(folder), dtype=DTYPE), kv_tokens, vocab_size=target.tokenizer.vocab_size)
+
+
+def layer_list(text: str) -> tuple[int, ...]:
+    """Layers from "0-9,20,25-29". Raises ValueError for anything else."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        found.extend(range(int(first), int(last or first) + 1))
+    return tuple(found)

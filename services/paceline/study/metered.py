@@ -1,0 +1,26 @@
+"""A runner that adds up what its passes would take if each sequence ran alone."""
+
+from __future__ import annotations
+
+from paceline.runtime.plan import PassPlan
+from paceline.runtime.runner import ModelRunner, PassRows
+
+
+class MeteredRunner:
+    """Passes through to a runner; `seconds` grows by the measured cost of each segment as a pass of its own.
+
+    A study packs sessions to be done sooner, and yet reports what one session alone would see.
+    """
+
+    def __init__(self, runner: ModelRunner) -> None:
+        """Starts at 0 seconds."""
+        self._runner = runner
+        self.info, self.kv, self.costs = runner.info, runner.kv, runner.costs
+        self.seconds = 0.0
+        self.passes = 0
+
+    def execute(self, plan: PassPlan) -> PassRows:
+        """Runs the plan."""
+        self.seconds += sum(self.costs.seconds(len(segment)) or 0.0 for segment in plan.segments)
+        self.passes += len(plan.segments)
+        return self._runner.execute(plan)
