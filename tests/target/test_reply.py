@@ -12,7 +12,9 @@ from paceline.target.config import TargetConfig
 from paceline.target.engine import TargetEngine
 from paceline.target.finish import Finish
 from paceline.target.outbox import LoopOutbox
-from paceline.target.reply import ReplyStream
+from paceline.target.record import RoundRecord
+from paceline.target.reply import Piece, ReplyStream
+from paceline.target.turn import NOTHING
 from target.rig import plain, random_table, request
 from target.wire import until
 
@@ -47,22 +49,28 @@ async def test_an_unread_session_pauses_at_the_bound_and_goes_on_when_read() -> 
         assert engine.counters.totals().emitted == 15 + 20
         tokens: list[int] = []
         while not isinstance(piece := await slow.next(), Finish):
-            assert len(piece) <= 20
-            tokens += piece
+            assert len(piece.tokens) <= 20
+            assert [token for each in piece.rounds for token in each.delivered] == piece.tokens
+            tokens += piece.tokens
         assert tokens == expected
         assert resumed
     finally:
         await asyncio.to_thread(engine.stop)
 
 
+def round_of(tokens: tuple[int, ...]) -> RoundRecord:
+    return RoundRecord(1, "", 5, NOTHING, (), tokens[-1], tokens, None, None, None, 0.0, 1.0, 1)
+
+
 async def test_tokens_before_the_end_and_errors_after_the_last_token() -> None:
     outbox = LoopOutbox(asyncio.get_running_loop())
     reply = ReplyStream(outbox, 8, lambda: None)
-    reply.tokens((1, 2))
-    reply.tokens((3,))
+    first, second = round_of((1, 2)), round_of((3,))
+    reply.tokens((1, 2), first)
+    reply.tokens((3,), second)
     reply.fail(EngineFault("broken"))
     outbox.flush()
-    assert await reply.next() == [1, 2, 3]
+    assert await reply.next() == Piece([1, 2, 3], [first, second])
     with pytest.raises(EngineFault, match="broken"):
         await reply.next()
 

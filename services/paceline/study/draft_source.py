@@ -11,6 +11,7 @@ import torch
 from paceline.drafter.proposer import DraftOptions, Want
 from paceline.drafter.suffix import SuffixProposer
 from paceline.runtime.runner import ModelRunner
+from paceline.speculation.modes import Proposal
 from paceline.speculation.propose import NO_CANDIDATES, Candidates, ranked
 from paceline.speculation.sampling import SamplingParams
 from paceline.speculation.select import Path, best_first
@@ -49,12 +50,12 @@ class SuffixSource:
         else:
             if self._held is not None:
                 self._proposer.close(0)
-            options = DraftOptions(False, 1.0, params, self._eos, self._vocab_size, learn=False)
+            options = DraftOptions(Proposal.RANKED, 1.0, params, self._eos, self._vocab_size, learn=False)
             self._proposer.open(0, np.asarray(context, dtype=np.int32), len(context), options)
         self._held = (params, list(context))
-        while (tree := self._proposer.propose([Want(0, budget)])[0]) is None:
+        while (growth := self._proposer.propose([Want(0, budget)])[0]) is None:
             continue
-        return tree
+        return growth.tree
 
 
 class ModelSource:

@@ -10,6 +10,7 @@ import numpy as np
 
 from paceline.drafter.proposer import DraftOptions, Proposer, Want
 from paceline.runtime.runner import ModelRunner
+from paceline.speculation.modes import Proposal
 from paceline.speculation.noise import propose_seed
 from paceline.speculation.proposal_row import ProposalRow, sibling_key
 from paceline.speculation.sampling import SamplingParams
@@ -62,7 +63,7 @@ class RankedDrafts:
 
     def open(self, session: int, prompt: Sequence[int], params: SamplingParams) -> None:
         """Starts a session and reads its prompt."""
-        options = DraftOptions(False, 1.0, params, self._eos, self._vocab_size, learn=False)
+        options = DraftOptions(Proposal.RANKED, 1.0, params, self._eos, self._vocab_size, learn=False)
         self._proposer.open(session, np.asarray(prompt, dtype=np.int32), len(prompt), options)
         self._proposed({session: 0})
 
@@ -87,9 +88,9 @@ class RankedDrafts:
     def _proposed(self, budgets: Mapping[int, int]) -> dict[int, DraftTree]:
         found: dict[int, DraftTree] = {}
         while left := [Want(session, budget) for session, budget in budgets.items() if session not in found]:
-            for want, tree in zip(left, self._proposer.propose(left), strict=True):
-                if tree is not None:
-                    found[want.session] = tree
+            for want, growth in zip(left, self._proposer.propose(left), strict=True):
+                if growth is not None and not growth.growing:
+                    found[want.session] = growth.tree
         return found
 
 
