@@ -20,7 +20,7 @@ from paceline.runtime.toy import ToyRunner
 from paceline.target.events import Cancel
 from paceline.v1 import common_pb2, target_pb2, target_pb2_grpc
 from target.rig import PATIENCE_S, plain, random_table, request, sampled
-from target.wire import Directory, Served, collect, message, target, until
+from target.wire import Directory, Served, collect, message, speculation, target, until
 
 VOCAB = 24
 TABLE = random_table(VOCAB, seed=9, sharpness=8.0)
@@ -140,7 +140,9 @@ def wish(generator: random.Random) -> tuple[common_pb2.SamplingParams, common_pb
     budget = generator.choice([0, 1, 4, 12])
     coupled = not greedy and generator.random() < 0.5
     proposal = common_pb2.PROPOSAL_COUPLED if coupled else common_pb2.PROPOSAL_RANKED
-    return sampling, common_pb2.SpeculationParams(draft=budget > 0, budget=budget, proposal=proposal, strength=2.0)
+    wish = speculation(budget, proposal=proposal)
+    wish.draft = budget > 0
+    return sampling, wish
 
 
 async def test_every_finished_answer_equals_its_solo_run_however_many_leave() -> None:

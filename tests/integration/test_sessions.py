@@ -95,6 +95,8 @@ async def test_the_law_through_the_services(draft: bool) -> None:
                 budget=8 if draft else 0,
                 proposal=common_pb2.PROPOSAL_COUPLED if draft else 1,
                 strength=2.0,
+                selection=common_pb2.SELECTION_RULE_AUTO,
+                wait=common_pb2.WAIT_MODE_DEADLINE,
             )
             accepted = 0
 

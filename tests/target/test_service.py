@@ -27,6 +27,7 @@ from target.wire import Directory, collect, message, target, until
 
 VOCAB = 32
 TABLE = random_table(VOCAB, seed=21)
+NUCLEUS = common_pb2.NucleusVerification
 RANKED = common_pb2.PROPOSAL_RANKED
 
 
@@ -35,7 +36,9 @@ def sampling(**fields: float) -> common_pb2.SamplingParams:
 
 
 def speculation(**fields: object) -> common_pb2.SpeculationParams:
-    return common_pb2.SpeculationParams(**{"draft": True, "budget": 4, "proposal": RANKED, **fields})
+    return common_pb2.SpeculationParams(
+        **{"draft": True, "budget": 4, "proposal": RANKED, "selection": 2, "wait": 2, **fields}
+    )
 
 
 async def test_a_reply_from_end_to_end() -> None:
@@ -84,9 +87,34 @@ async def test_stop_strings_go_by_the_tokenizer() -> None:
         ({"sampling": common_pb2.SamplingParams(temperature=1.0, top_k=0, top_p=1.0)}, "sampling.seed: got 'nothing'"),
         ({"speculation": speculation(budget=65)}, "speculation.budget: got 65, allowed: 0 to 64"),
         ({"speculation": speculation(proposal=0)}, "speculation.proposal: got 0"),
-        ({"speculation": speculation(proposal=2, strength=2.0)}, "PROPOSAL_RANKED at temperature 0"),
+        (
+            {"speculation": speculation(proposal=2, strength=2.0)},
+            "speculation.proposal: got 'coupled', allowed: ranked where the most probable",
+        ),
         ({"speculation": speculation(strength=float("inf"))}, "speculation.strength: got inf"),
         ({"speculation": common_pb2.SpeculationParams(budget=1)}, "speculation.draft: got 'nothing'"),
+        ({"speculation": speculation(selection=0)}, "speculation.selection: got 0, allowed: auto"),
+        ({"speculation": speculation(selection=9)}, "speculation.selection: got 9"),
+        ({"speculation": speculation(wait=0)}, "speculation.wait: got 0, allowed: tree"),
+        ({"speculation": speculation(deadline_ms=0)}, "speculation.deadline_ms: got 0, allowed: 1 to 60000"),
+        ({"speculation": speculation(deadline_ms=70000)}, "speculation.deadline_ms: got 70000"),
+        ({"speculation": speculation(wait=1, deadline_ms=5)}, "speculation.deadline_ms: got 5, allowed: absent"),
+        ({"speculation": speculation(nucleus=NUCLEUS())}, "speculation.nucleus.mass: got 'nothing'"),
+        ({"speculation": speculation(nucleus=NUCLEUS(mass=1.1))}, "speculation.nucleus.mass: got 1.1"),
+        ({"speculation": speculation(nucleus=NUCLEUS(mass=0.5, max_deviation=-1))}, "nucleus.max_deviation: got -1"),
+        ({"deviation_spent": float("nan")}, "deviation_spent: got nan"),
+        ({"relaxed_tokens": 1}, "relaxed_tokens: got 1, allowed: 0 to 0"),
+        (
+            {
+                "sampling": sampling(temperature=1.0),
+                "speculation": speculation(proposal=2, strength=2.0, nucleus=NUCLEUS(mass=0.5)),
+            },
+            "speculation.proposal: got 'coupled', allowed: ranked or sampled",
+        ),
+        (
+            {"sampling": sampling(temperature=1.0), "speculation": speculation(proposal=3, selection=4)},
+            "speculation.selection: got 'rerank', allowed: draft, draw_first or auto",
+        ),
         (
             {"sampling": sampling(temperature=1.0), "speculation": speculation(proposal=2)},
             "speculation.strength: got 'nothing'",

@@ -12,7 +12,7 @@ from paceline.drafter.server import DrafterServer
 from paceline.runtime.toy import ToyRunner
 from paceline.v1 import common_pb2
 from target.rig import Scene, plain, random_table, request, sampled
-from target.wire import Directory, collect, message, target, until
+from target.wire import Directory, collect, message, speculation, target, until
 
 VOCAB = 32
 TABLE = random_table(VOCAB, seed=40, sharpness=9.0)
@@ -53,7 +53,7 @@ async def test_the_suffix_drafter_with_ranked_and_coupled_trees(temperature: flo
         async with target(ToyRunner(TABLE), Directory(address), draft_deadline_ms=5000.0) as served:
             await served.drafter_state("ready")
             for proposal in [each for each in proposals for _ in range(2)]:
-                wish = common_pb2.SpeculationParams(draft=True, budget=8, proposal=proposal, strength=2.0)
+                wish = speculation(8, proposal=proposal)
                 wanted = message(PROMPT, 200, sampling=params, speculation=wish)
                 tokens, finish = await collect(served.stub.Decode(wanted))
                 assert tokens == expected

@@ -54,21 +54,21 @@ def refusal(proposal: Proposal, selection: Selection, *, nucleus: bool, greedy: 
     if greedy and proposal is not Proposal.RANKED:
         return Refusal(
             "proposal",
-            proposal,
+            proposal.value,
             "ranked where the most probable token is served (temperature 0, top_k 1 or top_p 0)",
             "There is no noise to follow and nothing to sample; leave it out or raise the temperature.",
         )
     if nucleus and proposal is Proposal.COUPLED:
         return Refusal(
             "proposal",
-            proposal,
+            proposal.value,
             "ranked or sampled with nucleus verification",
             "A tree that knows the noise would be relaxed more often than the limits count; leave it out.",
         )
     if proposal is Proposal.SAMPLED and selection in (Selection.RETAIN, Selection.RERANK):
         return Refusal(
             "selection",
-            selection,
+            selection.value,
             "draft, draw_first or auto with sampled proposals",
             "Choosing among sampled siblings by a row would bias the law; take ranked or coupled proposals.",
         )
