@@ -250,3 +250,8 @@ def _key(seed: int, depth: int) -> int:
 
 def _row_at(rows: dict[int, Row], depths: dict[int, int], node: int) -> Row:
     return rows[depths[node]]
+
+
+def test_a_tree_without_nodes_tells_the_truth() -> None:
+    assert drawn_as_told(DraftTree.empty(), lambda depth: depth)
+    assert not drawn_as_told(DraftTree.chain([1]), lambda depth: depth)

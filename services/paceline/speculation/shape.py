@@ -89,7 +89,7 @@ def cut(tree: DraftTree, budget: int, max_depth: int) -> DraftTree:
 def drawn_as_told(tree: DraftTree, key_at: Callable[[int], int]) -> bool:
     """True if every node's children are what its row and the noise give, in drawn order (faults, not malice)."""
     if tree.rows is None:
-        return False
+        return not len(tree)
     for node in range(ROOT, len(tree)):
         children = tree.children(node)
         row = tree.rows[node + 1]

@@ -171,7 +171,7 @@ class Drafting:
         if row is not None and row.base_length == self._sent:
             if row.drawn is None and length == self._sent:
                 return RowTold(session, self.epoch, self._sent, None, row.row, 0)
-            if row.drawn is not None and length == self._sent + 1 and budget > 0:
+            if row.drawn is not None and length == self._sent + 1:
                 return RowTold(session, self.epoch, self._sent, row.drawn, row.row, budget)
         if budget == 0 or self._answered >= length:
             return None
@@ -275,6 +275,11 @@ class Drafting:
     def late(self) -> DraftTree | None:
         """What is left of an earlier tree below the tokens emitted since, or is there of a growing one, if anything."""
         return self._tree if self.held and self._tree is not None and len(self._tree) else None
+
+    @property
+    def growing(self) -> bool:
+        """True if more of the tree is to come."""
+        return self._growing
 
     def expected_by(self, length: int) -> float | None:
         """Deadline of the tree for this context; None if it is not waited for."""

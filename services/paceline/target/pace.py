@@ -15,6 +15,7 @@ from paceline.speculation.modes import Selection
 MEMORY = 0.9  # weight that the past keeps per round of the same rule
 FADE = 0.98  # and per round of another one, so that what was once bad is tried again
 PRIOR_ROUNDS = 2.0  # weight of the formula, in rounds
+QUICK = 0.2  # of a row pass: drafting that takes less is repeated below a drawn token
 MARGIN = 1.05  # how much better another rule must promise to be before it is taken
 
 
@@ -57,6 +58,11 @@ class Pace:
         if accepted is not None:
             self._accepted = MEMORY * self._accepted + accepted
             self._accepted_rounds = MEMORY * self._accepted_rounds + 1
+
+    def slow(self, costs: PassCosts) -> bool:
+        """True if drafting takes so long beside a pass that a second wait for it costs more than it brings."""
+        row_s = costs.seconds(1)
+        return row_s is not None and self._drafts > 0 and self._draft_s / self._drafts > QUICK * row_s
 
     def drafted(self, seconds: float) -> None:
         """Takes in the time from asking for a tree to its arrival."""

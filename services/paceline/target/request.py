@@ -11,7 +11,7 @@ from paceline.speculation.modes import Proposal, Selection, WaitFor
 from paceline.speculation.nucleus import Ledger, Nucleus
 from paceline.speculation.sampling import SamplingParams
 
-RERANK_CANDIDATES = 3  # candidates asked for where the target prunes, as a multiple of the budget (THEORY 5)
+CANDIDATES = 3  # nodes asked for where the target prunes or filters, as a multiple of the budget (THEORY 5)
 
 
 @dataclass(frozen=True, slots=True)

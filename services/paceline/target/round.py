@@ -3,7 +3,8 @@
 1. Context c is committed; its last token is pending, it has no KV yet. The rule of the round is chosen (`begin`).
 2. The drafter is told what was emitted and asked for a tree below c (`ask`).
    draw_first: meanwhile a row pass computes the pending token, draws y from its row and emits it; the drafter is told
-   y and its row, and goes on below y; what it had sent before is cut to the part below y.
+   y and its row, and goes on below y; what it had sent before is cut to the part below y. Where drafting takes long a
+   larger tree is asked for, and if it is whole by then, what is left of it below y is used at once.
 3. The round waits for that tree as the request wishes; what is left of an earlier tree serves instead, or none.
    draw_first: a tree that does not come in time is a row pass again.
 4. One pass computes [pending + tree], packed with the turns of other sessions (`segment`, the batch loop).
@@ -37,7 +38,7 @@ from paceline.target.ending import Delivery
 from paceline.target.fallback import Fallback
 from paceline.target.pace import Chosen
 from paceline.target.port import Advance, Open, RowTold
-from paceline.target.request import RERANK_CANDIDATES
+from paceline.target.request import CANDIDATES
 from paceline.target.row_cache import RowCache
 from paceline.target.served import HeldRow, ServedRows
 from paceline.target.session import RoundState, Session
@@ -76,13 +77,15 @@ class Rounds:
 
     def begin(self, session: Session, moment: Moment) -> None:
         """Step 1."""
-        if session.round is not None:
+        state, wish = session.round, session.request.wish
+        if state is not None:
+            if state.focused and state.slow and not state.enough:
+                state.enough = session.drafting.late() is not None and not session.drafting.growing
             return
-        wish = session.request.wish
         chosen = Chosen(wish.selection, AS_ASKED)
         if wish.selection is Selection.AUTO:
             chosen = session.pace.choose(self._costs, wish.budget, loaded=moment.loaded)
-        session.round = RoundState(chosen, moment.now)
+        session.round = RoundState(chosen, moment.now, slow=session.pace.slow(self._costs))
 
     def choose(self, session: Session, committed: int, moment: Moment) -> Turn | Wait:
         """Steps 3 and 4."""
@@ -122,7 +125,7 @@ class Rounds:
         tree = drafting.fresh(length)
         if tree is not None:
             return tree
-        if _never_waits(session, moment):
+        if _never_waits(session, moment) or (session.round is not None and session.round.enough):
             return drafting.late()
         until = drafting.expected_by(length)
         if until is not None:
@@ -163,8 +166,13 @@ def ask(
     if wish.budget == 0 or session.useful_depth == 0 or session.untrusted:
         return None
     budget = 0 if session.rounds == 0 else min(budget, wish.budget)
-    if state is not None and (state.chosen.rule is Selection.RERANK or session.held is not None):
-        budget *= RERANK_CANDIDATES
+    if state is not None:
+        if state.enough:
+            budget = 0
+        elif state.chosen.rule is Selection.RERANK or session.held is not None:
+            budget *= CANDIDATES
+        elif state.chosen.rule is Selection.DRAW_FIRST and state.slow and not state.focused:
+            budget *= CANDIDATES  # enough should be left below the token that is drawn
     learn = learn and session.request.teaches
     return session.drafting.update(session.id, session.context, eos, learn, budget, now)
 

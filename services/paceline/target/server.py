@@ -25,7 +25,7 @@ from paceline.target.link import DrafterLink, LinkTiming
 from paceline.target.loading import load
 from paceline.target.outbox import LoopOutbox
 from paceline.target.record import RoundObserver
-from paceline.target.request import RERANK_CANDIDATES
+from paceline.target.request import CANDIDATES
 from paceline.target.servicer import TargetServicer
 from paceline.target.status import Identity, StatusReport
 from paceline.v1 import target_pb2, target_pb2_grpc
@@ -162,7 +162,7 @@ class TargetServer:
         codec = FrameCodec(
             tokenizer_fingerprint=tokenizer.fingerprint,
             vocab_size=runner.info.vocab_size,
-            max_nodes=RERANK_CANDIDATES * config.max_budget,
+            max_nodes=CANDIDATES * config.max_budget,
             max_depth=config.max_budget,
         )
         timing = LinkTiming(config.connect_timeout_s, config.backoff_first_ms / 1e3, config.backoff_max_ms / 1e3)

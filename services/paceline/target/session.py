@@ -44,7 +44,9 @@ class RoundState:
 
     chosen: Chosen
     began_at: float
+    slow: bool = False  # drafting takes so long that it is overlapped, not waited for a second time
     focused: bool = False  # draw_first: a token was drawn and emitted, and the tree is wanted below it
+    enough: bool = False  # draw_first: what is left of the tree below that token is verified at once
     emitted: int = 0  # tokens emitted in it so far
 
 
