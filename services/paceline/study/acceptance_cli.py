@@ -34,7 +34,8 @@ def run_selection(args: argparse.Namespace, progress: Callable[[str], None]) -> 
     except ValueError as error:
         raise InvalidField("--contexts", args.contexts, str(error)) from error
     targets = [TargetChoice(*each) for each in _models(args)]
-    return study_selection(targets, load_prompts(args.prompts, args.per_category), settings, args.out, progress)
+    prompts = load_prompts(args.prompts, args.per_category)
+    return study_selection(targets, prompts, settings, args.out, progress, args.threads)
 
 
 def add_nucleus(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +57,7 @@ def run_nucleus(args: argparse.Namespace, progress: Callable[[str], None]) -> Re
         raise InvalidField("--target", args.target, "one MODEL=LAYERS")
     settings = NucleusSettings(new_tokens=args.new_tokens, tasks_per_kind=args.tasks)
     prompts = load_prompts(args.prompts, args.per_category)
-    return study_nucleus(model, layers, prompts, settings, args.out, progress)
+    return study_nucleus(model, layers, prompts, settings, args.out, progress, args.threads)
 
 
 def _add_prompts(parser: argparse.ArgumentParser, per_category: int) -> None:
@@ -64,6 +65,7 @@ def _add_prompts(parser: argparse.ArgumentParser, per_category: int) -> None:
     parser.add_argument(
         "--per-category", type=int, default=per_category, help=f"prompts of each category (default {per_category})"
     )
+    parser.add_argument("--threads", type=int, default=2, help="of torch (default 2)")
 
 
 def _add_layers(parser: argparse.ArgumentParser) -> None:
