@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.speculation.noise import Purpose, gumbel, noise_key
+from paceline.speculation.rows import Row
 from paceline.speculation.sampling import SamplingParams
 
 
@@ -80,3 +81,10 @@ def coupled(
 def draft_noise_key(params: SamplingParams, position: int) -> int:
     """Key of the noise the target draws with at `position` of the full context."""
     return noise_key(params.seed, params.choice, position, Purpose.DRAW)
+
+
+def tilted(row: Row, key: int) -> Row:
+    """The target's own row tilted by the noise of its draw (strength 1): what a coupled tree is pruned by."""
+    weights = np.log(row.probs.astype(np.float64)) + gumbel(key, row.token_ids)
+    probs = np.exp(weights - weights.max())
+    return Row(row.token_ids, probs / probs.sum())

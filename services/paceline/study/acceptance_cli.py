@@ -1,10 +1,12 @@
-"""The options of the studies of selection and of nucleus verification."""
+"""The options of the studies of selection, nucleus verification and overlap."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
 from pathlib import Path
+
+import numpy as np
 
 from paceline.errors import InvalidField
 from paceline.runtime.known_models import DEFAULT_MODEL
@@ -58,6 +60,43 @@ def run_nucleus(args: argparse.Namespace, progress: Callable[[str], None]) -> Re
     settings = NucleusSettings(new_tokens=args.new_tokens, tasks_per_kind=args.tasks)
     prompts = load_prompts(args.prompts, args.per_category)
     return study_nucleus(model, layers, prompts, settings, args.out, progress, args.threads)
+
+
+def add_overlap(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `study overlap`."""
+    _add_prompts(parser, 1)
+    _add_layers(parser)
+    parser.add_argument("--rtt-ms", type=float, nargs="+", default=[0, 2, 5, 10], help="round trips (default 0 2 5 10)")
+    parser.add_argument("--pass-ms", type=float, default=25, help="a pass of the simulated target (default 25)")
+    parser.add_argument("--level-ms", type=float, default=4, help="a level of the simulated drafter (default 4)")
+    parser.add_argument("--tokens", type=int, default=240, help="tokens of a simulated reply (default 240)")
+    parser.add_argument("--new-tokens", type=int, default=48, help="tokens of a real reply (default 48)")
+
+
+def run_overlap(args: argparse.Namespace, progress: Callable[[str], None]) -> Report:
+    """Runs `study overlap`."""
+    from paceline.study.prompts import load_prompts
+    from paceline.study.study_overlap import OverlapSettings, study_overlap
+
+    (model, layers), *more = _models(args)
+    if more or not layers:
+        raise InvalidField("--target", args.target, "one MODEL=LAYERS")
+    for name in ("rtt_ms", "pass_ms", "level_ms"):
+        for value in np.atleast_1d(getattr(args, name)):
+            if not 0 <= value <= 1000:
+                raise InvalidField("--" + name.replace("_", "-"), float(value), "0 to 1000 milliseconds")
+    if args.tokens < 24 or args.new_tokens < 24:
+        raise InvalidField("--tokens, --new-tokens", (args.tokens, args.new_tokens), "at least 24, for some rounds")
+    settings = OverlapSettings(
+        rtts_ms=args.rtt_ms,
+        pass_ms=args.pass_ms,
+        level_ms=args.level_ms,
+        tokens=args.tokens,
+        new_tokens=args.new_tokens,
+        threads=args.threads,
+    )
+    prompts = load_prompts(args.prompts, args.per_category)
+    return study_overlap(settings, model, layers, prompts, args.out, progress)
 
 
 def _add_prompts(parser: argparse.ArgumentParser, per_category: int) -> None:

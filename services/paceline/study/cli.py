@@ -10,7 +10,14 @@ from pathlib import Path
 from rich.console import Console
 
 from paceline.runtime.known_models import DEFAULT_MODEL
-from paceline.study.acceptance_cli import add_nucleus, add_selection, run_nucleus, run_selection
+from paceline.study.acceptance_cli import (
+    add_nucleus,
+    add_overlap,
+    add_selection,
+    run_nucleus,
+    run_overlap,
+    run_selection,
+)
 from paceline.study.report import Report
 
 
@@ -24,7 +31,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     overhead = studies.add_parser("overhead", help="what a round costs without compute")
     selection = studies.add_parser("selection", help="expected acceptance by selection rule and budget")
     nucleus = studies.add_parser("nucleus", help="nucleus verification by mass: acceptance, deviation, task scores")
-    for each in (passes, equality, speed, overhead, selection, nucleus):
+    overlap = studies.add_parser("overlap", help="round times by selection rule, overlapped and not")
+    for each in (passes, equality, speed, overhead, selection, nucleus, overlap):
         each.add_argument("--out", type=Path, required=True, help="folder for the report")
         each.add_argument("--json", action="store_true", help="one JSON object on the last line of stdout")
     for each in (passes, equality, speed):
@@ -43,6 +51,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     law.add_argument("--json", action="store_true", help="one JSON object on the last line of stdout")
     add_selection(selection)
     add_nucleus(nucleus)
+    add_overlap(overlap)
     overhead.add_argument("--rounds", type=int, default=2000, help="tokens of the stream (default 2000)")
 
 
@@ -110,4 +119,5 @@ _STUDIES: dict[str, Callable[[argparse.Namespace, Callable[[str], None]], Report
     "law": _law,
     "selection": run_selection,
     "nucleus": run_nucleus,
+    "overlap": run_overlap,
 }

@@ -91,6 +91,7 @@ class _Question:
     length: int  # base length of the tree asked for
     at: float  # seconds on the engine's clock
     missed: bool = False  # its deadline has been counted
+    narrowed: bool = False  # it goes on with an earlier one, below a drawn token
 
 
 class Drafting:
@@ -108,7 +109,7 @@ class Drafting:
         self._deadline_s = math.inf if wish.wait is WaitFor.TREE else wish.deadline_s or link.timing.deadline_s
         self._key_seed = propose_seed(request.sampling.seed, request.sampling.choice) if wish.sampled else None
         self.epoch = 0
-        self.took_s: float | None = None  # seconds from asking for the latest whole tree to its arrival
+        self.took_s: float | None = None  # seconds the tree that came last took, if it was drafted from the start
         self.asked_at: float | None = None  # when the latest tree was asked for, for records
         self.tree_at: float | None = None  # when the latest tree came
         self._renew(None)
@@ -201,7 +202,7 @@ class Drafting:
         else:
             self._sent = update.base_length + (update.drawn is not None)
         if update.budget > 0:
-            self._asked = _Question(self._sent, now)
+            self._asked = _Question(self._sent, now, narrowed=isinstance(update, RowTold))
             self.asked_at = now
 
     # -- inwards ------------------------------------------------------------------------------------------------------
@@ -225,8 +226,9 @@ class Drafting:
         self.took_s = None
         if asked is not None and asked.length == base and not event.growing:
             self._asked = None
-            self.took_s = event.at - asked.at
-            if self.took_s <= self._link.timing.deadline_s:
+            took_s = event.at - asked.at
+            self.took_s = None if asked.narrowed else took_s
+            if took_s <= self._link.timing.deadline_s:
                 self._lapse.met()
                 self._link.met()
         self._pauses = 0  # it works again

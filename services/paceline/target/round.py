@@ -30,6 +30,8 @@ from paceline.runtime.costs import PassCosts
 from paceline.runtime.kv import KVCache
 from paceline.runtime.runner import PassRows
 from paceline.speculation.modes import Selection, WaitFor
+from paceline.speculation.propose import draft_noise_key, tilted
+from paceline.speculation.rows import Row
 from paceline.speculation.select import rerank
 from paceline.speculation.shape import cut
 from paceline.speculation.tree import ROOT, DraftTree
@@ -117,7 +119,8 @@ class Rounds:
             step = Step.DRAW if state.focused else Step.VERIFY
             return Turn(session, pending, chunk, fallback=_missing(session, moment), step=step, held=held)
         nodes = min(moment.budget, session.request.wish.budget)
-        return Turn(session, pending, chunk, fit(tree, nodes, session.useful_depth, held), held=held)
+        by = None if held is None else _pruned_by(session, held)
+        return Turn(session, pending, chunk, fit(tree, nodes, session.useful_depth, by), held=held)
 
     def _tree(self, session: Session, moment: Moment) -> DraftTree | Wait | None:
         """Step 3; None if there is none."""
@@ -147,14 +150,21 @@ def _missing(session: Session, moment: Moment) -> Fallback | None:
     return None if reason is Fallback.LATE and _never_waits(session, moment) else reason
 
 
-def fit(tree: DraftTree, nodes: int, depth: int, held: HeldRow | None = None) -> DraftTree:
-    """The leading `nodes` of a tree, without those deeper than `depth`; by the held row, if there is one."""
+def _pruned_by(session: Session, held: HeldRow) -> Row:
+    """The row that first tokens are scored by: a coupled tree follows the noise, and so does its pruning."""
+    if not session.request.wish.coupled:
+        return held.row
+    return tilted(held.row, draft_noise_key(session.request.sampling, len(session.context)))
+
+
+def fit(tree: DraftTree, nodes: int, depth: int, row: Row | None = None) -> DraftTree:
+    """The leading `nodes` of a tree, without those deeper than `depth`; the best by `row`, if there is one."""
     if tree.rows is not None:
         return cut(tree, nodes, depth)
     if len(tree) and int(tree.depths.max()) > depth:
         tree = tree.keep([node for node, each in enumerate(tree.depths.tolist()) if each <= depth])
-    if held is not None and tree.log_probs is not None:
-        return rerank(tree, held.row, nodes)
+    if row is not None and tree.log_probs is not None:
+        return rerank(tree, row, nodes)
     return tree.first(nodes)
 
 

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import logging
 import uuid
+from collections.abc import Callable
 
 from paceline.errors import Unavailable
 from paceline.rpc.channels import open_channel
@@ -26,6 +27,7 @@ from paceline.target.loading import load
 from paceline.target.outbox import LoopOutbox
 from paceline.target.record import RoundObserver
 from paceline.target.request import CANDIDATES
+from paceline.target.round import SelectionRule
 from paceline.target.servicer import TargetServicer
 from paceline.target.status import Identity, StatusReport
 from paceline.v1 import target_pb2, target_pb2_grpc
@@ -47,10 +49,20 @@ class TargetServer:
         runner: ModelRunner | None = None,
         tokenizer: TextTokenizer | None = None,
         observer: RoundObserver | None = None,
+        rule: Callable[[ModelRunner], SelectionRule] | None = None,
     ) -> None:
-        """`directory` None decodes plainly. `runner` and `tokenizer` are loaded from the configured model if None."""
+        """Takes the parts.
+
+        Args:
+            config: limits and times.
+            directory: names drafters; None decodes plainly.
+            runner: the model; None loads the configured one.
+            tokenizer: its tokenizer; None loads it too.
+            observer: called with a record of every round.
+            rule: makes the order of the steps of a round; None: the four rules as requests ask for them.
+        """
         self.incarnation = uuid.uuid4().hex
-        self._config, self._directory, self._observer = config, directory, observer
+        self._config, self._directory, self._observer, self._rule = config, directory, observer, rule
         self._runner, self._tokenizer = runner, tokenizer
         self._engine: TargetEngine | None = None
         self._listener: DataPlaneServer | None = None
@@ -98,6 +110,7 @@ class TargetServer:
             stop_text=functools.partial(ReplyText, tokenizer),
             inbox=inbox,
             port=link,
+            rule=None if self._rule is None else self._rule(runner),
             observer=self._observer,
         )
         engine.start()

@@ -72,9 +72,8 @@ class DrafterTalk:
             return False
         if isinstance(event, TreeArrived):
             known = session.drafting.arrived(event, session.context)
-            took_s, state = session.drafting.took_s, session.round
-            if known and took_s is not None and state is not None and not state.focused:
-                session.pace.drafted(took_s)
+            if known and session.drafting.took_s is not None:
+                session.pace.drafted(session.drafting.took_s)
             return known
         known = session.drafting.failed(event, len(session.context), now)
         if known:
