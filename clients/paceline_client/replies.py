@@ -43,6 +43,7 @@ class Speculation:
     row_passes: int = 0  # rows computed, retained or found for selection
     row_cache_hits: int = 0  # rows taken from the row cache
     tokens_held_back: int = 0  # drawn tokens that `retain` did not emit
+    verification: str = "exact"  # or "nucleus"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,4 +122,5 @@ def speculation_of(stats: common_pb2.SpeculationStats) -> Speculation:
         row_passes=stats.row_passes,
         row_cache_hits=stats.row_cache_hits,
         tokens_held_back=stats.tokens_held_back,
+        verification=stats.verification or "exact",
     )

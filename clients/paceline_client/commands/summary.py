@@ -95,6 +95,7 @@ def finish_json(finish: Finish) -> dict[str, Any]:
             "selections": dict(finish.speculation.selections),
             "row_passes": finish.speculation.row_passes,
             "row_cache_hits": finish.speculation.row_cache_hits,
+            "verification": finish.speculation.verification,
         },
         "timings": {"ttft_s": finish.timings.ttft_s, "total_s": finish.timings.total_s},
         "seed": finish.seed,

@@ -31,6 +31,7 @@ class SessionStats:
     selections: Mapping[str, int] = field(default_factory=dict)  # rounds by selection rule
     row_passes: int = 0  # passes of one token for a row
     row_hits: int = 0  # rows taken from the row cache
+    nucleus: bool = False  # whether the nucleus rule could accept
     held_back: int = 0  # drawn tokens that were not emitted, to hold their row
 
 
