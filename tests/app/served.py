@@ -90,9 +90,9 @@ class Served:
 
 
 def run(
-    *arguments: str, address: str = "", text_in: str = "", timeout: float = 120
+    *arguments: str, address: str = "", text_in: str = "", timeout: float = 120, folder: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a `paceline` command to its end."""
+    """Runs a `paceline` command to its end, in `folder` if given."""
     return subprocess.run(
         [PACELINE, *arguments],
         input=text_in,
@@ -100,5 +100,6 @@ def run(
         text=True,
         timeout=timeout,
         check=False,
+        cwd=folder,
         env=environment(PACELINE_ADDRESS=address) if address else environment(),
     )

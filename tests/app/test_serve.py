@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -60,15 +61,18 @@ def test_ready_line_names_what_is_served(stack: Stack) -> None:
     assert (stack.ready["target"], stack.ready["drafter"]) == ("smollm2-135m-instruct", "suffix")
 
 
-def test_readme_commands(stack: Stack) -> None:
+def test_readme_commands(stack: Stack, tmp_path: Path) -> None:
     """Every client command of the README, as it stands there."""
     shown = [command for command in commands() if command.split()[1] in ("generate", "chat", "status", "models")]
-    assert len(shown) == 7
+    assert len(shown) == 10
     for command in shown:
         text_in = "Hello\n" if command == "paceline chat" else ""
-        done = run(*shlex.split(command)[1:], address=stack.address, text_in=text_in, timeout=300)
+        done = run(*shlex.split(command)[1:], address=stack.address, text_in=text_in, timeout=300, folder=tmp_path)
         assert done.returncode == 0, f"{command}\n{done.stderr}"
         assert done.stdout.strip(), command
+    rounds = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
+    assert rounds[-1]["type"] == "finish"
+    assert len(rounds) > 2
 
 
 def test_json_reply_has_the_promised_fields(stack: Stack) -> None:

@@ -66,6 +66,7 @@ async def test_json_is_one_object_in_the_last_line() -> None:
             "selections": {},
             "row_passes": 0,
             "row_cache_hits": 0,
+            "verification": "exact",
         },
         "seed": 7,
         "model": "fake",

@@ -253,3 +253,37 @@ def test_equal_prompts_share_the_first_row() -> None:
     assert [each[1].stats.row_hits for each in (first, again, other_seed, other_row, longer)] == [0, 1, 1, 0, 0]
     assert again[0] == first[0]
     assert other_seed[0] == plain(ToyRunner(TABLE), request(PROMPT, 10, sampling=sampled(1.0, 2)))
+
+
+@pytest.mark.parametrize("wait", WAITS)
+@pytest.mark.parametrize("rule", RULES)
+def test_a_drafter_that_is_lost_and_comes_again(rule: Selection, wait: WaitFor) -> None:
+    """Lost while a tree is on its way, and again before it is asked; the tokens stay, and drafting resumes."""
+    expected = plain(ToyRunner(TABLE), request(PROMPT, 120, sampling=sampled(0.8, 5)))
+    with running(ToyRunner(TABLE), scored, delay_s=lambda _: 0.002, draft_deadline_ms=20.0) as rig:
+        wanted = request(PROMPT, 120, sampling=sampled(0.8, 5), wish=wish(rule, wait))
+        sink = rig.submit(wanted)[1]
+        for _ in range(2):
+            sink.wait_deltas(8)
+            rig.drafter.lose()
+            sink.wait_deltas(4)
+            rig.drafter.link()
+        finish = sink.wait()
+    assert sink.all_tokens == expected
+    assert finish.stats.fallbacks.get("lost", 0) > 0
+    assert any(len(record.tree) for record in rig.records[-30:]), "drafting goes on after it came again"
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_clients_that_leave_in_any_phase_of_a_round(rule: Selection) -> None:
+    """Every session but the last is cancelled somewhere; nothing of them is left, and nobody feels it."""
+    waits = random.Random(3)
+    with running(ToyRunner(TABLE), scored, delay_s=lambda _: waits.random() * 0.003, draft_deadline_ms=50.0) as rig:
+        stays = request([7, 7], 150, sampling=sampled(1.0, 6), wish=wish(rule))
+        last = rig.submit(stays)[1]
+        for number in range(20):
+            session, sink = rig.submit(request([number % VOCAB], 500, wish=wish(rule, WAITS[number % 3])))
+            sink.wait_deltas(1 + number % 4)
+            rig.engine.cancel(session)
+        last.wait()
+    assert last.all_tokens == plain(ToyRunner(TABLE), stays)
