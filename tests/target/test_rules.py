@@ -271,7 +271,9 @@ def test_a_drafter_that_is_lost_and_comes_again(rule: Selection, wait: WaitFor) 
         finish = sink.wait()
     assert sink.all_tokens == expected
     assert finish.stats.fallbacks.get("lost", 0) > 0
-    assert any(len(record.tree) for record in rig.records[-30:]), "drafting goes on after it came again"
+    assert len(rig.drafter.opens) >= 2, "it is offered again"
+    if wait is not WaitFor.NEVER:  # a target this fast is past every tree that was not waited for
+        assert any(len(record.tree) for record in rig.records[-30:]), "drafting goes on after it came again"
 
 
 @pytest.mark.parametrize("rule", RULES)
