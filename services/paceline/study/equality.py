@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ class EqualitySettings:
     dtype: str = "float32"
     prompt_tokens: int = 560
     new_tokens: int = 96
-    sampled_prompts: int = 6  # prompts that are also sampled
+    sampled_prompts: int = 6  # prompts that are also sampled, and decoded by every rule
     company: int = 8  # requests at once
 
 
@@ -99,6 +100,7 @@ async def study_equality(settings: EqualitySettings, progress: Progress) -> Repo
     rows += await run.greedy(OracleProposer(answers), prompts, replies)
     rows += await run.greedy(OracleProposer(answers, wrong=True), prompts, replies)
     rows += await run.sampled(prompts[: settings.sampled_prompts])
+    rows += await run.rules(prompts[: settings.sampled_prompts], replies[: settings.sampled_prompts])
     shown = {
         "model": settings.model,
         "dtype": settings.dtype,
@@ -164,6 +166,21 @@ class _Run:
                         rows.append(_row("plain", "suffix", proposal, params, at_once, len(prompts), tally))
         return rows
 
+    async def rules(self, prompts: Sequence[list[int]], replies: Sequence[list[int]]) -> list[dict[str, Any]]:
+        """Greedy under every selection rule, waiting for trees and not."""
+        rows = []
+        async with (
+            services(self._runner, self._tokenizer, self._config, None) as address,
+            AsyncClient(address) as client,
+        ):
+            for selection, wait in product(("draft", "retain", "rerank", "draw_first", "auto"), ("deadline", "never")):
+                self._progress(f"{selection}, wait {wait}")
+                params, fields = SamplingParams(), {"selection": selection, "wait": wait}
+                tally = await self._compare(client, prompts, replies, 1, params, fields)
+                rule = f"{selection}, wait {wait}"
+                rows.append(_row("transformers generate", "suffix", "ranked", params, 1, len(prompts), tally, rule))
+        return rows
+
     async def _compare(
         self,
         client: AsyncClient,
@@ -217,12 +234,20 @@ class _Run:
 
 
 def _row(
-    against: str, drafter: str, proposal: str, params: SamplingParams, at_once: int, prompts: int, tally: Tally
+    against: str,
+    drafter: str,
+    proposal: str,
+    params: SamplingParams,
+    at_once: int,
+    prompts: int,
+    tally: Tally,
+    rule: str = "auto, wait deadline",
 ) -> dict[str, Any]:
     return {
         "against": against,
         "drafter": drafter,
         "proposal": proposal,
+        "rule": rule,
         "temperature": params.temperature,
         "at_once": at_once,
         "prompts": prompts,
