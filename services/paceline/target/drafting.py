@@ -23,6 +23,7 @@ from paceline.target.lapse import Lapse
 from paceline.target.port import Advance, DraftFault, Open, Retry, RowTold, TreeArrived
 from paceline.target.request import SessionRequest
 
+ROW_TOKENS = 64  # of a row that is told
 FIRST_PAUSE_S = 0.25  # before a refused session is offered again; doubles
 LONGEST_PAUSE_S = 30.0
 
@@ -190,7 +191,7 @@ class Drafting:
 
     def tell_row(self, base_length: int, drawn: int | None, row: Row) -> None:
         """The row at a context of that length goes to the drafter with the next frame, if it holds the session."""
-        self._row = _Row(base_length, drawn, row) if self._open else None
+        self._row = _Row(base_length, drawn, row.largest(ROW_TOKENS)) if self._open else None
 
     def sent(self, update: Open | Advance | RowTold, now: float) -> None:
         """Notes that an update is on its way."""

@@ -46,7 +46,6 @@ from paceline.target.served import HeldRow, ServedRows
 from paceline.target.session import RoundState, Session
 from paceline.target.turn import NOTHING, Step, Turn, Wait
 
-ROW_TOKENS = 64  # of a row told to the drafter
 AS_ASKED = ""  # the reason of a rule that the request named
 
 
@@ -226,7 +225,7 @@ def hold(turn: Turn, served: ServedRows, kv: KVCache) -> None:
     session.held = served.held(ROOT)
     kv.keep(session.sequence, range(turn.chunk))
     session.row_passes += 1
-    session.drafting.tell_row(len(session.context), None, session.held.full.largest(ROW_TOKENS))
+    session.drafting.tell_row(len(session.context), None, session.held.full)
 
 
 def settle(turn: Turn, outcome: Walk, served: ServedRows, kv: KVCache, now: float) -> Settled:
@@ -239,7 +238,7 @@ def settle(turn: Turn, outcome: Walk, served: ServedRows, kv: KVCache, now: floa
     kv.keep(session.sequence, [*range(turn.chunk), *(turn.chunk + node for node in outcome.accepted)])
     delivery = session.ending.cut(tokens)
     if turn.step is Step.DRAW:
-        session.drafting.tell_row(len(session.context), tokens[0], served.full(ROOT).largest(ROW_TOKENS))
+        session.drafting.tell_row(len(session.context), tokens[0], served.full(ROOT))
         session.row_passes += 1
     session.context.append(delivery.tokens)
     session.drafting.moved(delivery.tokens)
