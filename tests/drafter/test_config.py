@@ -23,7 +23,7 @@ def test_defaults_are_good_and_survive_a_round_trip() -> None:
         ({"target_model": "m"}, "target_model: got 'm'"),
         ({"dtype": "bfloat16"}, "dtype: got 'bfloat16'"),
         ({"width": 5}, "width: got 5"),
-        ({"proposer": "model", "model": "m", "store_tokens": 5}, "store_tokens: got 5"),
+        ({"proposer": "model", "model": "m", "store_mb": 5}, "store_mb: got 5"),
         ({"proposer": "scripted"}, "proposer"),
         ({"max_depth": 0}, "max_depth"),
         ({"port": 65536}, "port"),

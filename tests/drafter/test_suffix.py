@@ -8,9 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from paceline.drafter.ngrams import NGrams, NGramStore, context_keys
+from paceline.drafter.ngrams import NGrams
 from paceline.drafter.proposer import DraftOptions, Want
 from paceline.drafter.suffix import SuffixProposer
+from paceline.drafter.text_store import MB, TextStore
 from paceline.speculation.modes import Proposal
 from paceline.speculation.sampling import SamplingParams
 from paceline.speculation.tree import DraftTree
@@ -19,8 +20,8 @@ from support.drafting import grown
 OPTIONS = DraftOptions(Proposal.RANKED, 2.0, SamplingParams(), frozenset([99]), 100, True)
 
 
-def proposer(store_tokens: int = 1000, depth: int = 8) -> SuffixProposer:
-    return SuffixProposer(store_tokens, depth, 0.01)
+def proposer(depth: int = 8) -> SuffixProposer:
+    return SuffixProposer(TextStore(MB), depth, 0.01)
 
 
 def tree(
@@ -82,28 +83,10 @@ def test_the_store_learns_replies_only_where_it_may(learn: bool) -> None:
 
 def test_own_text_counts_more_than_the_store() -> None:
     made = proposer()
-    made.store.learn([], [1, 2, 7])
+    made.store.add([1, 2, 7], 0)
+    made.store.learn_part()
     found = tree(made, [1, 2, 8, 5, 1, 2])
     assert found.tokens[0] == 8
-
-
-def test_the_store_is_bounded_and_forgets_the_oldest() -> None:
-    store = NGramStore(100)
-    for start in range(0, 1000, 10):
-        store.learn([], list(range(start, start + 10)))
-    assert 50 <= store.tokens <= 100
-    young, old = store.generations()
-    key = context_keys([991, 992])[-1]
-    assert young.followers(key) == {993: 1.0}
-    early = context_keys([1, 2])[-1]
-    assert young.followers(early) is None
-    assert old.followers(early) is None
-
-
-def test_a_store_of_nothing_learns_nothing() -> None:
-    store = NGramStore(0)
-    store.learn([], [1, 2, 3])
-    assert store.tokens == 0
 
 
 def test_newer_sightings_weigh_more() -> None:

@@ -23,10 +23,15 @@ class ContextHash:
 
     __slots__ = ("_hash",)
 
-    def __init__(self, options: DraftOptions, tokens: NDArray[np.int32]) -> None:
-        """A row holds for the processing it was served with, and within a tenant."""
+    def __init__(self, options: DraftOptions, tokens: NDArray[np.int32], session: int) -> None:
+        """A row holds for the processing it was served with, and within a tenant.
+
+        A session that others may not learn from finds its own rows and nobody else finds them. `session` is the
+        proposer's name for it, never used again.
+        """
         sampling = options.sampling
-        kind = f"{options.tenant}|{sampling.temperature!r}|{sampling.top_k}|{sampling.top_p!r}|"
+        owner = "" if options.learn else str(session)
+        kind = f"{options.tenant}|{owner}|{sampling.temperature!r}|{sampling.top_k}|{sampling.top_p!r}|"
         self._hash = hashlib.blake2b(kind.encode(), digest_size=_DIGEST)
         self._hash.update(tokens.astype("<i4").tobytes())
 
