@@ -8,11 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from paceline.drafter.known_rows import KnownRows
 from paceline.drafter.ngrams import NGrams
 from paceline.drafter.proposer import DraftOptions, Want
 from paceline.drafter.suffix import SuffixProposer
 from paceline.drafter.text_store import MB, TextStore
 from paceline.speculation.modes import Proposal
+from paceline.speculation.rows import Row
 from paceline.speculation.sampling import SamplingParams
 from paceline.speculation.tree import DraftTree
 from support.drafting import grown
@@ -69,16 +71,40 @@ def test_advancing_equals_opening_with_the_whole_context() -> None:
     assert found.parents.tolist() == whole.parents.tolist()
 
 
-@pytest.mark.parametrize("learn", [True, False])
-def test_the_store_learns_replies_only_where_it_may(learn: bool) -> None:
+SAMPLED = SamplingParams(temperature=1.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "learned"),
+    [
+        (OPTIONS, True),
+        (replace(OPTIONS, learn=False), False),
+        (replace(OPTIONS, proposal=Proposal.COUPLED, sampling=SAMPLED), True),
+        (replace(OPTIONS, proposal=Proposal.SAMPLED, sampling=SAMPLED), False),  # whatever its target says
+    ],
+)
+def test_the_store_learns_replies_only_where_it_may(options: DraftOptions, learned: bool) -> None:
     made = proposer()
-    made.open(1, np.asarray([10, 11], np.int32), 2, replace(OPTIONS, learn=learn))
+    made.open(1, np.asarray([10, 11], np.int32), 2, options)
     made.advance(1, [20, 21, 22])
     made.close(1)
-    assert made.store.tokens == (3 if learn else 0)
+    assert made.store.tokens == (3 if learned else 0)
     found = tree(made, [30, 20])
-    assert found.tokens.tolist() == ([21, 22] if learn else [])
+    assert found.tokens.tolist() == ([21, 22] if learned else [])
     assert len(tree(made, [30, 10], session=2)) == 0, "the prompt of another session is not learned"
+
+
+@pytest.mark.parametrize("learn", [True, False])
+def test_rows_of_a_session_that_is_not_learned_serve_itself_alone(learn: bool) -> None:
+    made = SuffixProposer(TextStore(MB), 8, 0.01, KnownRows(10))
+    context = np.asarray([1, 2, 3], np.int32)
+    for session in (1, 2):
+        made.open(session, context, 3, replace(OPTIONS, learn=learn))
+        if session == 1:
+            made.row(1, Row(np.asarray([7], np.int64), np.asarray([0.9])))
+        (found,) = grown(made, Want(session, 4))
+        assert found is not None
+        assert found.tokens.tolist() == ([7] if learn or session == 1 else [])
 
 
 def test_own_text_counts_more_than_the_store() -> None:

@@ -81,7 +81,7 @@ class ModelProposer:
             min_path_prob: nodes reached with less probability are not proposed.
             known: where rows of the target are kept; None keeps none.
         """
-        self._known = known or KnownRows(0)
+        self._known = KnownRows(0) if known is None else known  # an empty one is false
         self._runner = runner
         self.tokenizer_fingerprint = tokenizer_fingerprint
         self.context_length = runner.info.context_length

@@ -7,10 +7,10 @@ import secrets
 
 from paceline.drafter.config import DrafterConfig
 from paceline.drafter.engine import DrafterEngine
-from paceline.drafter.keeper import StoreKeeper
-from paceline.drafter.loading import load_proposer, load_store
+from paceline.drafter.loading import KeptStore, load_proposer, load_store
 from paceline.drafter.proposer import Proposer
 from paceline.drafter.servicer import DraftServicer
+from paceline.drafter.text_store import TextStore
 from paceline.errors import Unavailable
 from paceline.rpc.server import DataPlaneServer
 from paceline.v1 import draft_pb2, draft_pb2_grpc
@@ -28,9 +28,16 @@ class DrafterServer:
         self._engine: DrafterEngine | None = None
         self._servicer: DraftServicer | None = None
         self._listener: DataPlaneServer | None = None
-        self._keeper: StoreKeeper | None = None
+        self._kept: KeptStore | None = None
         self._saving: asyncio.Task[None] | None = None
         self.incarnation = secrets.token_hex(8)
+
+    @property
+    def store(self) -> TextStore:
+        """What the replica remembers of served text. Raises Unavailable before the start."""
+        if self._kept is None:
+            raise Unavailable("the drafter has not started")
+        return self._kept.store
 
     @property
     def sessions(self) -> int:
@@ -67,8 +74,9 @@ class DrafterServer:
         servicer.address = await listener.start()
         engine.start()
         self._engine, self._servicer, self._listener = engine, servicer, listener
+        self._kept = kept
         if kept.keeper is not None:
-            self._keeper, self._saving = kept.keeper, asyncio.create_task(kept.keeper.run())
+            self._saving = asyncio.create_task(kept.keeper.run())
         return servicer.address
 
     async def stop(self, grace_s: float) -> None:
@@ -81,8 +89,8 @@ class DrafterServer:
             await asyncio.to_thread(self._engine.stop, grace_s)
         if self._saving is not None:
             self._saving.cancel()
-        if self._keeper is not None:
-            await asyncio.to_thread(self._keeper.save)
+        if self._kept is not None and self._kept.keeper is not None:
+            await asyncio.to_thread(self._kept.keeper.save)
 
     def healthy(self) -> None:
         """Raises Unavailable if the compute thread is dead or has been at one batch for too long."""

@@ -68,7 +68,7 @@ class SuffixProposer:
             tokenizer_fingerprint: of the only tokenizer whose ids may come; empty if any may.
         """
         self.tokenizer_fingerprint = tokenizer_fingerprint
-        self._known = known or KnownRows(0)
+        self._known = KnownRows(0) if known is None else known  # an empty one is false
         self.store = store
         self._max_depth = max_depth
         self._min_log_score = math.log(min_path_prob) if min_path_prob > 0 else -math.inf
