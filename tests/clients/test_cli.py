@@ -81,8 +81,8 @@ async def test_every_option_reaches_the_server() -> None:
         done = await run(
             "generate", "-", "--raw", "--max-tokens", "3", "--temperature", "0.7", "--top-k", "5", "--top-p", "0.9",
             "--seed", str(2**64 - 1), "--stop", "one", "--stop", "two", "--budget", "4", "--proposal", "coupled",
-            "--strength", "1.5", "--selection", "draw_first", "--wait", "deadline", "--draft-deadline-ms", "25", "--no-learn",
-            "--timeout", "20", "--json", "--address", served.address, stdin="from a pipe\n",
+            "--strength", "1.5", "--selection", "draw_first", "--wait", "deadline", "--draft-deadline-ms", "25",
+            "--no-learn", "--timeout", "20", "--json", "--address", served.address, stdin="from a pipe\n",
         )  # fmt: skip
         target = served.targets[0]
         request = target.requests[0]

@@ -39,9 +39,11 @@ def learned(store: TextStore, *texts: list[int], tenant: str = "") -> TextStore:
     return store
 
 
-@pytest.mark.parametrize(("text", "least"), [(chat(12_000), 0.8), (list(range(1000, 11_000)), 0.8), ([500, 501] * 4_000, 0.5)])
+@pytest.mark.parametrize(
+    ("text", "least"), [(chat(12_000), 0.8), (list(range(1000, 11_000)), 0.8), ([500, 501] * 4_000, 0.5)]
+)
 def test_the_estimate_is_near_what_python_allocates(text: list[int], least: float) -> None:
-    """It rounds objects up as the allocator does, so it is above the sum of their sizes, which is what is traced here."""
+    """It rounds objects up as the allocator does, so it is above the sum of their sizes, which is traced here."""
     gc.collect()
     tracemalloc.start()
     try:
@@ -145,7 +147,7 @@ def test_texts_can_be_read_while_the_store_learns() -> None:
     def read() -> None:
         while not stop.is_set():
             tokens, lengths = store.texts()
-            if len(tokens) != lengths.sum() or (len(tokens) and not (tokens[-1] == 99)):
+            if len(tokens) != lengths.sum() or (len(tokens) and tokens[-1] != 99):
                 wrong.append(f"{len(tokens)} of {lengths.sum()}")
 
     reader = threading.Thread(target=read)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -92,10 +92,11 @@ async def test_a_file_holds_what_may_be_learned_and_the_next_drafter_drafts_from
     assert markers_in(file) == {1: REPLY, 5: REPLY, 6: REPLY}
     before = file.read_bytes()
     async with serving(folder, file) as (drafter, served):
-        store = drafter.store
-        async with asyncio.timeout(20):
-            while store.tokens < 3 * REPLY:  # indexed while nobody asks for anything
-                await asyncio.sleep(0.01)
+
+        async def indexed() -> int:
+            return drafter.store.tokens
+
+        await until(indexed, 3 * REPLY)  # while nobody asks for anything
         _, warm = await collect(served.stub.Decode(asked(1, learn=False)))
     assert warm.speculation.rounds < cold.speculation.rounds
     assert file.read_bytes() == before, "nothing was learned, nothing is written"
@@ -105,4 +106,4 @@ async def test_a_server_that_does_not_learn_leaves_no_file(folder: Path, tmp_pat
     async with serving(folder, tmp_path / "store.npz", learn=False) as (drafter, served):
         await collect(served.stub.Decode(asked(1)))
         assert drafter.store.tokens == 0
-    assert not list(tmp_path.iterdir())
+    assert os.listdir(tmp_path) == []

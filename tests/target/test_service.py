@@ -140,12 +140,13 @@ async def test_a_target_that_does_not_learn_says_so_and_refuses_to() -> None:
         async with target(ToyRunner(TABLE), learn=learns) as served:
             model = (await served.stub.GetTargetInfo(target_pb2.GetTargetInfoRequest())).model
             assert model.default_learn is learns
-            assert len((await collect(served.stub.Decode(message([1], 5, speculation=speculation(learn=False)))))[0]) == 5
+            wanted = message([1], 5, speculation=speculation(learn=False))
+            assert len((await collect(served.stub.Decode(wanted)))[0]) == 5
             call = collect(served.stub.Decode(message([1], 5, speculation=speculation(learn=True))))
             if learns:
                 assert len((await call)[0]) == 5
                 continue
-            with pytest.raises(grpc.aio.AioRpcError, match="speculation.learn: got True, allowed: false") as raised:
+            with pytest.raises(grpc.aio.AioRpcError, match=r"speculation\.learn: got True, allowed: false") as raised:
                 await call
             assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 

@@ -70,7 +70,8 @@ class DrafterConfig(BaseModel):
         default=None,
         min_length=1,
         description="File the remembered text is loaded from when the replica starts, if it exists, and saved to while"
-        " it runs and when it ends. Text of the default tenant only. Of replicas that share a file the last to save wins.",
+        " it runs and when it ends. Replies of the default tenant only. Where replicas share a file, the last to save"
+        " wins.",
     )
     store_save_s: float = Field(
         default=60.0,

@@ -45,7 +45,7 @@ class StoreKeeper:
             raise InvalidField("store_file", str(self._path), "a file in a folder that can be written", remedy)
 
     def save(self) -> bool:
-        """Saves the store if replies came since the last time. False if the file cannot be written; the log says why."""
+        """Saves the store if replies came since the last time. False if that fails; the log says why."""
         with self._lock:
             revision = self._store.revision
             if self._save_s == 0 or revision == self._saved:

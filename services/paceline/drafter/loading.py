@@ -52,9 +52,7 @@ def load_proposer(config: DrafterConfig, kept: KeptStore | None = None) -> Propo
     known = KnownRows(config.known_rows)
     if config.proposer == "suffix" or config.model is None:
         kept = kept or load_store(config)
-        return SuffixProposer(
-            kept.store, config.max_depth, config.min_path_prob, known, kept.tokenizer_fingerprint
-        )
+        return SuffixProposer(kept.store, config.max_depth, config.min_path_prob, known, kept.tokenizer_fingerprint)
     from paceline.drafter.model import ModelProposer
     from paceline.runtime.models import ModelSpec
     from paceline.runtime.transformers_runner import load_runner

@@ -101,9 +101,7 @@ class ModelProposer:
             sequence = self._runner.kv.open(reserve_tokens=len(context))
         except OutOfPages as error:
             raise NoSlot(str(error)) from error
-        self._sessions[session] = _Session(
-            options, sequence, context.tolist(), ContextHash(options, context, session)
-        )
+        self._sessions[session] = _Session(options, sequence, context.tolist(), ContextHash(options, context, session))
 
     def advance(self, session: int, tokens: Sequence[int]) -> None:
         """Appends emitted tokens and keeps the KV of those that a drafted path holds."""

@@ -57,7 +57,7 @@ class NGrams:
 
     @property
     def bytes_ahead(self) -> int:
-        """What `bytes` may come to with the next token. A dictionary doubles when its length has: a step of megabytes."""
+        """What `bytes` may come to with the next token: a dictionary whose length has doubled may double."""
         doubles = len(self._followers) + len(ORDERS) > 2 * self._grew_at - 2
         return self.bytes + _STEP_BYTES + (self._table if doubles else 0)
 

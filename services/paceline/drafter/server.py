@@ -80,7 +80,7 @@ class DrafterServer:
         return servicer.address
 
     async def stop(self, grace_s: float) -> None:
-        """Ends the streams, so that targets look elsewhere, and the listener within `grace_s` seconds; saves the store."""
+        """Ends the streams, so that targets look elsewhere, and the listener, in `grace_s` seconds; saves the store."""
         if self._servicer is not None:
             self._servicer.drain()
         if self._listener is not None:

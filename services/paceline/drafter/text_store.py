@@ -60,7 +60,7 @@ class TextStore:
     """
 
     def __init__(self, capacity_bytes: int, *, keep_texts: bool = False) -> None:
-        """`capacity_bytes` 0 holds nothing. `keep_texts` keeps the tokens of the default tenant's replies, to be saved."""
+        """`capacity_bytes` 0 holds nothing. `keep_texts` keeps the default tenant's replies as text, to be saved."""
         self.capacity = capacity_bytes
         self._keep_texts = keep_texts
         self._young, self._old = _Generation(), _Generation()

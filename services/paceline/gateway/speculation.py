@@ -34,7 +34,8 @@ def speculation(
     """The parameters for a target that serves `model`. They are checked also where the request decodes plainly.
 
     Strength is set with coupled proposals only, `deadline_ms` with WAIT_MODE_DEADLINE only, and not where neither the
-    request nor the model names one; `learn` only where the request says so. Raises InvalidField naming field, value and what is allowed.
+    request nor the model names one; `learn` only where the request says so. Raises
+    InvalidField naming field, value and what is allowed.
     """
     if asked.HasField("budget") and asked.budget > model.max_budget:
         raise InvalidField("speculation.budget", asked.budget, f"0 to {model.max_budget} (max_budget)")
