@@ -12,23 +12,7 @@ import pytest
 
 from paceline.drafter.ngrams import LONGEST, context_keys, tenant_start
 from paceline.drafter.text_store import MB, TextStore
-
-VOCAB = 32_000
-
-
-def chat(tokens: int, seed: int = 0) -> list[int]:
-    """Text that repeats itself: spans of what came before, and rare new words."""
-    rng = np.random.default_rng(seed)
-    weights = 1 / np.arange(1, VOCAB + 1)
-    words = rng.choice(VOCAB, tokens, p=weights / weights.sum()).tolist()
-    text: list[int] = []
-    while len(text) < tokens:
-        if text and rng.random() < 0.7:
-            start = int(rng.integers(len(text)))
-            text += text[start : start + int(rng.geometric(0.3))]
-        else:
-            text.append(words[len(text)])
-    return text[:tokens]
+from paceline.study.store_costs import repetitive_text
 
 
 def learned(store: TextStore, *texts: list[int], tenant: str = "") -> TextStore:
@@ -40,7 +24,7 @@ def learned(store: TextStore, *texts: list[int], tenant: str = "") -> TextStore:
 
 
 @pytest.mark.parametrize(
-    ("text", "least"), [(chat(12_000), 0.8), (list(range(1000, 11_000)), 0.8), ([500, 501] * 4_000, 0.5)]
+    ("text", "least"), [(repetitive_text(12_000), 0.8), (list(range(1000, 11_000)), 0.8), ([500, 501] * 4_000, 0.5)]
 )
 def test_the_estimate_is_near_what_python_allocates(text: list[int], least: float) -> None:
     """It rounds objects up as the allocator does, so it is above the sum of their sizes, which is traced here."""
@@ -60,7 +44,7 @@ def test_the_estimate_is_near_what_python_allocates(text: list[int], least: floa
 @pytest.mark.parametrize("keep_texts", [False, True])
 def test_the_bound_holds_at_every_moment_and_most_of_it_is_used(keep_texts: bool) -> None:
     store = TextStore(2 * MB, keep_texts=keep_texts)
-    store.add(chat(30_000), 0)
+    store.add(repetitive_text(30_000), 0)
     highest = 0
     full = False
     while store.learn_part(room=16):
@@ -82,11 +66,11 @@ def test_the_least_recently_learned_goes_first_and_what_comes_again_stays() -> N
     store = TextStore(MB)
     again = list(range(30_000, 30_010))
     for number in range(60):
-        learned(store, chat(200, seed=number), again)
-    first, last = chat(200, seed=0), chat(200, seed=59)
+        learned(store, repetitive_text(200, seed=number), again)
+    first, last = repetitive_text(200, seed=0), repetitive_text(200, seed=59)
     assert list(continuations(store, last[-9:-1]))
     assert list(continuations(store, again[:8])), "learned first, and ever again"
-    store_of_one_pass = learned(TextStore(MB), again, *(chat(200, seed=number) for number in range(60)))
+    store_of_one_pass = learned(TextStore(MB), again, *(repetitive_text(200, seed=number) for number in range(60)))
     assert not list(continuations(store_of_one_pass, again[:8]))
     assert sum(first[i + 8] in f for i in range(190) for f in continuations(store, first[i : i + 8])) < 20
 
@@ -119,17 +103,17 @@ def test_texts_are_kept_whole_without_prompts_and_other_tenants() -> None:
 def test_kept_texts_are_those_that_are_held() -> None:
     store = TextStore(MB, keep_texts=True)
     for number in range(40):
-        learned(store, chat(300, seed=number))
+        learned(store, repetitive_text(300, seed=number))
         tokens, lengths = store.texts()
         assert len(tokens) == lengths.sum() == store.tokens
     assert len(tokens) < 40 * 300
-    assert tokens[-300:].tolist() == chat(300, seed=39)
+    assert tokens[-300:].tolist() == repetitive_text(300, seed=39)
     assert all(lengths > 0)
 
 
 def test_what_was_saved_teaches_the_same_again() -> None:
     """But for the first tokens of replies, which followed prompts."""
-    first = learned(TextStore(10 * MB, keep_texts=True), chat(3000), chat(500, seed=1))
+    first = learned(TextStore(10 * MB, keep_texts=True), repetitive_text(3000), repetitive_text(500, seed=1))
     second = TextStore(10 * MB, keep_texts=True)
     second.preload(first.texts())
     while second.learn_part():
@@ -154,7 +138,7 @@ def test_texts_can_be_read_while_the_store_learns() -> None:
     reader.start()
     try:
         for number in range(30):
-            store.add([*chat(300, seed=number), 99], 0)
+            store.add([*repetitive_text(300, seed=number), 99], 0)
             while store.learn_part(room=7):
                 pass
     finally:
