@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from paceline.drafter.known_rows import KnownRows
-from paceline.drafter.ngrams import NGrams
+from paceline.drafter.ngrams import MAX_FOLLOWERS, NGrams
 from paceline.drafter.proposer import DraftOptions, Want
 from paceline.drafter.suffix import SuffixProposer
 from paceline.drafter.text_store import MB, TextStore
@@ -115,12 +115,32 @@ def test_own_text_counts_more_than_the_store() -> None:
     assert found.tokens[0] == 8
 
 
-def test_newer_sightings_weigh_more() -> None:
+def test_sightings_count_less_and_less() -> None:
     grams = NGrams()
-    for token in (5, 5, 6, 6):
+    for token in (5, 5, 5, 6):
         grams.learn([1], token)
-    assert grams.followers(1)[6] > 0  # type: ignore[index]
+    assert grams.followers(1) == {5: pytest.approx(2.71), 6: 1.0}
     assert grams.followers(2) is None
+    for _ in range(1000):
+        grams.learn([1], 6)
+    assert grams.followers(1)[6] == pytest.approx(10.0)  # type: ignore[index]
+
+
+def test_a_context_of_many_followers_keeps_the_frequent_and_the_late() -> None:
+    grams = NGrams()
+    for token in [7, 7, 7, *range(100, 100 + 50 * MAX_FOLLOWERS), 9, 9]:
+        grams.learn([1], token)
+    found = grams.followers(1)
+    assert found is not None
+    assert len(found) <= MAX_FOLLOWERS
+    assert {9, 99 + 50 * MAX_FOLLOWERS} <= set(found)
+    assert 100 not in found
+    assert 7 not in found, "frequent once, and long ago"
+    for _ in range(50):
+        for token in [7, 7, 7, *range(100, 110)]:
+            grams.learn([2], token)
+        grams.learn([2], 1000 + _)
+    assert grams.followers(2)[7] > 5  # type: ignore[index]
 
 
 def test_growth_ends_at_an_end_token_and_below_the_vocabulary() -> None:

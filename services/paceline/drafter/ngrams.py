@@ -8,12 +8,13 @@ from collections.abc import Sequence
 
 ORDERS = (1, 2, 3, 4, 6, 8)  # lengths of context, in tokens
 LONGEST = ORDERS[-1]
+MAX_FOLLOWERS = 32  # of a context; bounds what a lookup costs, however much is learned
 _MULTIPLIER = 0x9E3779B97F4A7C15
 # Keys stay below 2**60, where a Python integer takes 32 bytes; above, it takes 48.
 _MASK = (1 << 60) - 1
 # Bytes of the objects that tables point to, as the allocator rounds them: a key, a token, a weight.
 _KEY_BYTES, _TOKEN_BYTES, _WEIGHT_BYTES = 32, 32, 32
-_STEP_BYTES = 2048  # a token may add under all its contexts, tables apart
+_STEP_BYTES = 8192  # a token adds at most under all its contexts, the outer table apart
 
 Followers = dict[int, float]
 
@@ -58,11 +59,15 @@ class NGrams:
     @property
     def bytes_ahead(self) -> int:
         """What `bytes` may come to with the next token: a dictionary whose length has doubled may double."""
-        doubles = len(self._followers) + len(ORDERS) > 2 * self._grew_at - 2
+        doubles = len(self._followers) + len(ORDERS) > 2 * (self._grew_at - len(ORDERS)) - 2
         return self.bytes + _STEP_BYTES + (self._table if doubles else 0)
 
     def learn(self, keys: Sequence[int], token: int) -> None:
-        """Notes that `token` followed the contexts of `keys`. Newer sightings weigh a little more than older ones."""
+        """Notes that `token` followed the contexts of `keys`.
+
+        A follower's sightings count less and less, ten in all at most. Of contexts with many followers the rare and the
+        old ones are dropped.
+        """
         self.tokens += 1
         followers, held = self._followers, False  # held: `token` itself, once for all keys
         for key in keys:
@@ -82,11 +87,21 @@ class NGrams:
                 known[token] = 1.0
                 held = True
                 self._objects += sys.getsizeof(known) - before + _WEIGHT_BYTES
+                if len(known) > MAX_FOLLOWERS:
+                    self._thin(key, known)
         if held:
             self._objects += _TOKEN_BYTES
         table = sys.getsizeof(followers)
         if table != self._table:
-            self._table, self._grew_at = table, len(followers)
+            self._table, self._grew_at = table, len(followers)  # at most six entries late
+
+    def _thin(self, key: int, known: Followers) -> None:
+        """Keeps the heavier half of a context's followers, at half their weight: what is rare or long ago goes."""
+        kept = sorted(known.items(), key=lambda item: item[1])[-(MAX_FOLLOWERS // 2) :]  # of equals the later
+        thinned = {token: 0.5 * weight for token, weight in kept}
+        self._followers[key] = thinned
+        self._objects -= sys.getsizeof(known) + len(known) * _WEIGHT_BYTES
+        self._objects += sys.getsizeof(thinned) + len(thinned) * _WEIGHT_BYTES
 
     def add_followers(self, key: int, weight: float, into: dict[int, float]) -> None:
         """Adds `weight` times each sighting after a context to `into`, by token."""
