@@ -26,11 +26,11 @@ class ContextHash:
     def __init__(self, options: DraftOptions, tokens: NDArray[np.int32], session: int) -> None:
         """A row holds for the processing it was served with, and within a tenant.
 
-        A session that others may not learn from finds its own rows and nobody else finds them. `session` is the
-        proposer's name for it, never used again.
+        A session that others may not learn from, or whose siblings are drawn, finds its own rows and nobody else finds
+        them. `session` is the proposer's name for it, never used again.
         """
         sampling = options.sampling
-        owner = "" if options.learn else str(session)
+        owner = "" if options.learn and not options.sampled else str(session)
         kind = f"{options.tenant}|{owner}|{sampling.temperature!r}|{sampling.top_k}|{sampling.top_p!r}|"
         self._hash = hashlib.blake2b(kind.encode(), digest_size=_DIGEST)
         self._hash.update(tokens.astype("<i4").tobytes())
