@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -17,10 +18,10 @@ from paceline.speculation.tree import DraftTree
 from paceline.target.fallback import Fallback
 from paceline.target.finish import Finish, FinishReason
 from paceline.target.pace import Pace
-from paceline.target.port import DraftFault, Retry
+from paceline.target.port import DraftFault, Retry, TreeArrived, Update
 from paceline.target.request import DraftWish, SessionRequest
 from target import drafters
-from target.rig import Propose, plain, random_table, request, running, sampled
+from target.rig import FakeDrafter, Propose, plain, random_table, request, running, sampled
 
 VOCAB = 16
 PROMPT = [3, 1, 4, 1, 5]
@@ -289,3 +290,25 @@ def test_clients_that_leave_in_any_phase_of_a_round(rule: Selection) -> None:
             rig.engine.cancel(session)
         last.wait()
     assert last.all_tokens == plain(ToyRunner(TABLE), stays)
+
+
+def test_the_first_levels_of_a_slow_tree_serve_and_keep_the_drafter_in() -> None:
+    """The whole tree takes longer than the deadline, its first levels do not: they serve, and nobody is suspended."""
+    with running(ToyRunner(TABLE), scored, delay_s=lambda _: 0.3, draft_deadline_ms=80.0, cost_aware=False) as rig:
+
+        def send(generation: int, updates: Sequence[Update]) -> bool:
+            sent = FakeDrafter.send(rig.drafter, generation, updates)
+            for update in updates:
+                context = rig.drafter.contexts.get(update.session)
+                if context and getattr(update, "budget", 0):
+                    tree = scored(context, update.budget).first(2)
+                    at = rig.drafter.clock()
+                    early = TreeArrived(update.session, update.epoch, len(context), tree, at, growing=True)
+                    rig.drafter.inbox.post([early])
+            return sent
+
+        rig.drafter.send = send  # type: ignore[method-assign]
+        tokens, finish = rig.decode(request(PROMPT, 24, wish=wish(Selection.DRAFT)))
+    assert tokens == plain(ToyRunner(TABLE), request(PROMPT, 24))
+    assert finish.stats.fallbacks == {}
+    assert finish.stats.drafted >= finish.stats.rounds - 2

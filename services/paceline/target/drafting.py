@@ -225,13 +225,14 @@ class Drafting:
             )
         asked = self._asked
         self.took_s = None
-        if asked is not None and asked.length == base and not event.growing:
-            self._asked = None
+        if asked is not None and asked.length == base:
             took_s = event.at - asked.at
-            self.took_s = None if asked.narrowed else took_s
-            if took_s <= self._link.timing.deadline_s:
+            if took_s <= self._link.timing.deadline_s:  # the first levels count: they serve where the rest is late
                 self._lapse.met()
                 self._link.met()
+            if not event.growing:
+                self._asked = None
+                self.took_s = None if asked.narrowed else took_s
         self._pauses = 0  # it works again
         if base < self._tree_length and self._tree is not None:
             return True  # a newer one is here
