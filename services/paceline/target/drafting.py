@@ -217,6 +217,11 @@ class Drafting:
             return self.failed(
                 DraftFault(event.session, event.epoch, Fallback.INVALID, Retry.REOPEN, text), length, event.at
             )
+        if self._key_seed is None and event.tree.rows is not None:  # they choose how it is verified
+            text = "rows of drawn siblings, which were not asked for"
+            return self.failed(
+                DraftFault(event.session, event.epoch, Fallback.INVALID, Retry.REOPEN, text), length, event.at
+            )
         if self._key_seed is not None and not drawn_as_told(event.tree, self._sibling_key(base)):
             text = "siblings are not those that their row and the noise give"
             return self.failed(
