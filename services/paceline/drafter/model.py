@@ -28,6 +28,7 @@ from paceline.speculation.proposal_row import ProposalRow
 from paceline.speculation.propose import NO_CANDIDATES, Candidates
 from paceline.speculation.rows import Row
 from paceline.speculation.select import Path, best_first
+from paceline.speculation.shape import grown_shape, looked_below, places
 from paceline.speculation.tree import DraftTree
 
 CANDIDATES = 64  # tokens of a row that are looked at
@@ -41,6 +42,7 @@ class _Session:
     tokens: list[int]  # the context; the last ones may not be in the KV yet
     hash: ContextHash
     passes: int = 0  # below the context, for the tree under way
+    starved: bool = False  # no page was free for another one
     scratch: dict[Path, int] = field(default_factory=dict)  # path -> node of the scratch, for nodes that were run
     below: dict[Path, Candidates] = field(default_factory=dict)  # candidates of nodes that were run; () is the context
 
@@ -119,7 +121,7 @@ class ModelProposer:
         self._runner.kv.keep(held.sequence, path)
         held.tokens.extend(tokens)
         held.scratch, held.below = {}, {} if here is None else {(): here}
-        held.passes = 0
+        held.passes, held.starved = 0, False
         held.hash.append(tokens)
 
     def close(self, session: int) -> None:
@@ -145,17 +147,15 @@ class ModelProposer:
         found |= {want.session: _NOTHING for want, _ in ready if want.budget == 0}
         for each in growing:
             each.tree = self._best(each)
-            more = each.held.passes + 1 < self._max_depth and bool(self._frontier(each))
-            found[each.want.session] = Growth(each.tree, growing=more)
+            found[each.want.session] = Growth(each.tree, growing=self._unfinished(each))
         return [found.get(want.session) for want in wants]
 
     def _best(self, each: _Growing) -> DraftTree:
         """The tree of what was looked at so far."""
         held, budget = each.held, each.want.budget
         if held.options.sampled:
-            return draw_tree(
-                held.options, lambda path: _drawn_from(held, path), len(held.tokens), budget, self._max_depth
-            )
+            shape = grown_shape(budget, self._max_depth, self._width, held.passes)
+            return draw_tree(held.options, lambda path: _drawn_from(held, path), len(held.tokens), shape)
         return best_first(
             lambda path: held.below.get(path, NO_CANDIDATES), budget, self._max_depth, self._min_log_score
         )
@@ -210,14 +210,16 @@ class ModelProposer:
         room = self._step_tokens
         for each in growing:
             each.tree = self._best(each)
-            each.held.passes += 1
-            paths = self._frontier(each)[:room]
+            wanted = [] if self._stopped(each.held) else self._frontier(each)
+            paths = wanted[:room]
             base = len(each.held.scratch)
-            end = len(each.held.tokens) + base + len(paths)
-            if not paths or not self._reserve(each.held, end):
-                each.held.passes = self._max_depth  # no page is free for it now
+            if not self._reserve(each.held, len(each.held.tokens) + base + len(paths)):
+                each.held.starved = True
                 continue
+            each.held.passes += len(paths) == len(wanted)  # also where no place of a sampled tree can have children
             room -= len(paths)
+            if not paths:
+                continue
             parents = [each.held.scratch.get(path[:-1], -1) for path in (*each.held.scratch, *paths)]
             segments.append(
                 Segment(
@@ -243,10 +245,32 @@ class ModelProposer:
                 position = len(each.held.tokens) + len(path)
                 each.held.below[path] = self._candidates(each.held, rows, number, node, position, path)
 
+    def _unfinished(self, each: _Growing) -> bool:
+        """True if another pass can add to the tree."""
+        if self._stopped(each.held):
+            return False
+        if each.held.options.sampled:
+            now, then = (self._looked_below(each, each.held.passes + more) for more in (0, 1))
+            return len(then) > len(now)
+        return bool(self._frontier(each))
+
+    def _stopped(self, held: _Session) -> bool:
+        return held.starved or held.passes + 1 >= self._max_depth
+
+    def _looked_below(self, each: _Growing, passes: int) -> frozenset[Path]:
+        return looked_below(each.want.budget, self._max_depth, self._width, passes)
+
     def _frontier(self, each: _Growing) -> list[Path]:
-        """The best nodes of the tree that were not looked below and may have children."""
+        """The best nodes of the tree that were not looked below and may have children.
+
+        A sampled tree's are those whose place has its turn.
+        """
         paths: list[Path] = []
-        for node in range(len(each.tree)):
+        nodes: Sequence[int] = range(len(each.tree))
+        if each.held.options.sampled:
+            turn = self._looked_below(each, each.held.passes + 1)
+            nodes = [node for node, place in enumerate(places(each.tree)) if place in turn]
+        for node in nodes:
             path = tuple(each.tree.path_tokens(node))
             deeper = len(path) < self._max_depth and len(each.held.tokens) + len(path) < self.context_length
             if path not in each.held.below and deeper and path[-1] not in each.held.options.eos_token_ids:

@@ -15,7 +15,7 @@ from paceline.speculation.propose import Candidates, coupled, draft_noise_key, r
 from paceline.speculation.rows import Row
 from paceline.speculation.sampling import SamplingParams
 from paceline.speculation.select import Path
-from paceline.speculation.shape import sampled_tree, scheduled_shape
+from paceline.speculation.shape import sampled_tree
 from paceline.speculation.tree import DraftTree
 
 
@@ -141,11 +141,7 @@ def children(
 
 
 def draw_tree(
-    options: DraftOptions, row_below: Callable[[Path], ProposalRow | None], length: int, budget: int, max_depth: int
+    options: DraftOptions, row_below: Callable[[Path], ProposalRow | None], length: int, shape: DraftTree
 ) -> DraftTree:
-    """A tree of drawn siblings below a context of `length` tokens, of the shape scheduled for its budget."""
-    return sampled_tree(
-        scheduled_shape(budget, max_depth),
-        row_below,
-        lambda depth: sibling_key(options.propose_seed, 0, length + depth - 1),
-    )
+    """A tree of drawn siblings below a context of `length` tokens. `shape` knows nothing of what is drawn."""
+    return sampled_tree(shape, row_below, lambda depth: sibling_key(options.propose_seed, 0, length + depth - 1))

@@ -17,6 +17,7 @@ from paceline.speculation.proposal_row import ProposalRow
 from paceline.speculation.propose import NO_CANDIDATES, Candidates
 from paceline.speculation.rows import Row
 from paceline.speculation.select import Path, best_first
+from paceline.speculation.shape import scheduled_shape
 from paceline.speculation.tree import DraftTree
 
 OWN_WEIGHT = 2.0  # a sighting in the session's own text against one in the store
@@ -170,7 +171,7 @@ class SuffixProposer:
             return ProposalRow.of(np.fromiter(likely, np.int64), np.fromiter(likely.values(), float), DRAWN_FROM)
 
         if held.options.sampled:
-            return draw_tree(held.options, row_below, length, budget, self._max_depth)
+            return draw_tree(held.options, row_below, length, scheduled_shape(budget, self._max_depth))
         return best_first(expand, budget, self._max_depth, self._min_log_score)
 
     def _candidates(self, options: DraftOptions, blended: dict[int, float], position: int, width: int) -> Candidates:
