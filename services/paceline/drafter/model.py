@@ -20,6 +20,7 @@ from paceline.drafter.proposer import (
     Want,
     children,
     draw_tree,
+    known_children,
 )
 from paceline.runtime.kv import OutOfPages
 from paceline.runtime.plan import PassPlan, Segment
@@ -83,7 +84,7 @@ class ModelProposer:
             min_path_prob: nodes reached with less probability are not proposed.
             known: where rows of the target are kept; None keeps none.
         """
-        self._known = known or KnownRows(0)
+        self._known = KnownRows(0) if known is None else known
         self._runner = runner
         self.tokenizer_fingerprint = tokenizer_fingerprint
         self.context_length = runner.info.context_length
@@ -129,11 +130,12 @@ class ModelProposer:
         self._runner.kv.release(self._sessions.pop(session).sequence)
 
     def row(self, session: int, row: Row) -> None:
-        """Keeps the target's row at the session's context; a tree under way goes on with it."""
+        """Keeps the target's row at the session's context, if it may; a tree under way goes on with it."""
         held = self._sessions[session]
-        self._known.keep(held.hash, row)
+        if held.options.learn:
+            self._known.keep(held.hash, row)
         if () in held.below:
-            held.below[()] = _known(held, row, len(held.tokens))
+            held.below[()] = self._of_target(held, row, len(held.tokens))
 
     def propose(self, wants: Sequence[Want]) -> list[Growth | None]:
         """Trees of sessions whose context has been run, a level further than before; None for one that needs another
@@ -290,7 +292,7 @@ class ModelProposer:
         """Candidates below a node: from the target's row if it is known, else from logits; none if not finite."""
         known = self._known.find(held.hash, path)
         if known is not None:
-            return _known(held, known, position)
+            return self._of_target(held, known, position)
         options = held.options
         logits = rows.logits(segment, node)[: min(options.vocab_size, self._runner.info.vocab_size)]
         if not options.sampling.greedy:
@@ -303,10 +305,9 @@ class ModelProposer:
         kept = _served(log_probs, options)
         return children(options, top.indices.cpu().numpy()[:kept], log_probs[:kept], position, CANDIDATES)
 
-
-def _known(held: _Session, row: Row, position: int) -> Candidates:
-    """Candidates from a row of the target."""
-    return children(held.options, row.token_ids, np.log(row.probs), position, CANDIDATES, known=True)
+    def _of_target(self, held: _Session, row: Row, position: int) -> Candidates:
+        """Candidates from a row of the target, of tokens that can be looked below."""
+        return known_children(held.options, row, position, CANDIDATES, self._runner.info.vocab_size)
 
 
 def _drawn_from(held: _Session, path: Path) -> ProposalRow | None:
