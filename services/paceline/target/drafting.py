@@ -233,7 +233,7 @@ class Drafting:
             self._asked = None
             took_s = event.at - asked.at
             self.took_s = None if asked.narrowed else took_s
-            if took_s <= self._link.timing.deadline_s:
+            if took_s <= self._deadline_s:
                 self._lapse.met()
                 self._link.met()
         self._pauses = 0  # it works again
@@ -296,13 +296,15 @@ class Drafting:
             return None
         return self._asked.at + self._deadline_s
 
+    def others_wait_until(self) -> float:
+        """How long others wait for the tree asked for: whatever this request would, no longer than the replica does."""
+        return -math.inf if self._asked is None else self._asked.at + self._link.timing.deadline_s
+
     def overdue(self, length: int, now: float) -> None:
-        """Counts, once, a tree for this context that has missed its deadline."""
+        """Counts, once, a tree for this context that was waited for and has missed its deadline."""
         asked = self._asked
         if asked is None or asked.length != length or asked.missed or now < asked.at + self._deadline_s:
             return
-        if self._request.wish.wait is WaitFor.NEVER:
-            return  # it was not waited for
         asked.missed = True
         self._lapse.missed()
         self._link.missed()
