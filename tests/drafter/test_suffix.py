@@ -8,13 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from paceline.drafter.known_rows import KnownRows
 from paceline.drafter.ngrams import MAX_FOLLOWERS, NGrams
 from paceline.drafter.proposer import DraftOptions, Want
 from paceline.drafter.suffix import SuffixProposer
 from paceline.drafter.text_store import MB, TextStore
 from paceline.speculation.modes import Proposal
-from paceline.speculation.rows import Row
 from paceline.speculation.sampling import SamplingParams
 from paceline.speculation.tree import DraftTree
 from support.drafting import grown
@@ -92,20 +90,6 @@ def test_the_store_learns_replies_only_where_it_may(options: DraftOptions, learn
     found = tree(made, [30, 20])
     assert found.tokens.tolist() == ([21, 22] if learned else [])
     assert len(tree(made, [30, 10], session=2)) == 0, "the prompt of another session is not learned"
-
-
-@pytest.mark.parametrize("learn", [True, False])
-@pytest.mark.parametrize("kind", [Proposal.RANKED, Proposal.SAMPLED])
-def test_rows_of_a_session_that_is_not_learned_serve_itself_alone(kind: Proposal, learn: bool) -> None:
-    made = SuffixProposer(TextStore(MB), 8, 0.01, KnownRows(10))
-    context = np.asarray([1, 2, 3], np.int32)
-    for session in (1, 2):
-        made.open(session, context, 3, replace(OPTIONS, learn=learn, proposal=kind, sampling=SAMPLED))
-        if session == 1:
-            made.row(1, Row(np.asarray([7], np.int64), np.asarray([0.9])))
-        (found,) = grown(made, Want(session, 4))
-        assert found is not None
-        assert found.tokens.tolist() == ([7] if (learn and kind is Proposal.RANKED) or session == 1 else [])
 
 
 def test_own_text_counts_more_than_the_store() -> None:

@@ -23,15 +23,10 @@ class ContextHash:
 
     __slots__ = ("_hash",)
 
-    def __init__(self, options: DraftOptions, tokens: NDArray[np.int32], session: int) -> None:
-        """A row holds for the processing it was served with, and within a tenant.
-
-        A session that others may not learn from, or whose siblings are drawn, finds its own rows and nobody else finds
-        them. `session` is the proposer's name for it, never used again.
-        """
+    def __init__(self, options: DraftOptions, tokens: NDArray[np.int32]) -> None:
+        """A row holds for the processing it was served with, and within a tenant."""
         sampling = options.sampling
-        owner = "" if options.learn and not options.sampled else str(session)
-        kind = f"{options.tenant}|{owner}|{sampling.temperature!r}|{sampling.top_k}|{sampling.top_p!r}|"
+        kind = f"{options.tenant}|{sampling.temperature!r}|{sampling.top_k}|{sampling.top_p!r}|"
         self._hash = hashlib.blake2b(kind.encode(), digest_size=_DIGEST)
         self._hash.update(tokens.astype("<i4").tobytes())
 
@@ -61,8 +56,9 @@ class KnownRows:
         """Remembers the row at a context."""
         if not self._capacity:
             return
-        self._rows[context.below(())] = row
-        self._rows.move_to_end(context.below(()))
+        key = context.below(())
+        self._rows[key] = row
+        self._rows.move_to_end(key)
         if len(self._rows) > self._capacity:
             self._rows.popitem(last=False)
 
@@ -70,4 +66,8 @@ class KnownRows:
         """The row at the context with `path` behind it, if it is known."""
         if not self._rows:
             return None
-        return self._rows.get(context.below(path))
+        key = context.below(path)
+        row = self._rows.get(key)
+        if row is not None:
+            self._rows.move_to_end(key)
+        return row
