@@ -87,6 +87,7 @@ class Harness:
         """The generation of the next connection; skips what is told of failures before."""
         while not isinstance(event := await self.next(), LinkUp):
             assert isinstance(event, LinkDown)
+        assert event.proposer == "wire"
         return event.generation
 
     def send(self, generation: int, *updates: Open | Advance | Close) -> bool:
@@ -109,7 +110,7 @@ async def test_frames_of_a_step_travel_together_and_trees_come_back() -> None:
         generation = await harness.up()
         assert harness.link.state == "ready"
         assert harness.link.address == address
-        coupled = opened(session=8, epoch=3, budget=2, wish=DraftWish(8, Proposal.COUPLED, strength=2.5))
+        coupled = opened(session=8, epoch=3, budget=2, wish=DraftWish(8, Proposal.COUPLED), strength=2.5)
         assert harness.send(generation, opened(), coupled)
         trees = [await harness.next(), await harness.next()]
         assert [(tree.session, tree.epoch, tree.base_length) for tree in trees] == [(7, 1, 3), (8, 3, 3)]  # type: ignore[union-attr]

@@ -32,6 +32,7 @@ from paceline.target.round import Rounds, SelectionRule
 from paceline.target.row_cache import RowCache
 from paceline.target.seats import Seats
 from paceline.target.session import Session, Sink
+from paceline.target.strength import Strengths
 from paceline.target.talk import DrafterTalk
 
 log = logging.getLogger(__name__)
@@ -98,6 +99,7 @@ class TargetEngine:
         self._roster = Roster(runner.kv, config.max_sessions)
         timing = DraftTiming(config.draft_deadline_ms / 1e3, config.probe_ms / 1e3, config.suspend_after)
         self._link = LinkView(timing)
+        self._strengths = Strengths()
         self._eos = runner.info.eos_token_ids if eos_token_ids is None else eos_token_ids
         talk = DrafterTalk(self._link, port or NoDrafter(), tuple(sorted(self._eos)), learn=config.learn)
         self._ids = count(1)
@@ -206,7 +208,7 @@ class TargetEngine:
             submit.sink,
             context=Context(request.prompt, request.delivered, len(request.prompt) + room),
             choices=self._choices(request),
-            drafting=Drafting(request, self._link),
+            drafting=Drafting(request, self._link, self._strengths),
             ending=ending,
             resumed=ending.cut(request.delivered.tolist()),
             now=submit.at,
