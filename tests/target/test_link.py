@@ -37,7 +37,9 @@ from target.wire import PATIENCE_S, Directory, WireDrafter, serving, until
 CODEC = FrameCodec(tokenizer_fingerprint="ours", vocab_size=50, max_nodes=8, max_depth=4)
 
 
-def opened(session: int = 7, epoch: int = 1, budget: int = 4, wish: DraftWish | None = None) -> Open:
+def opened(
+    session: int = 7, epoch: int = 1, budget: int = 4, wish: DraftWish | None = None, strength: float = 0.0
+) -> Open:
     return Open(
         session=session,
         epoch=epoch,
@@ -48,6 +50,7 @@ def opened(session: int = 7, epoch: int = 1, budget: int = 4, wish: DraftWish | 
         eos_token_ids=(4, 5),
         learn=True,
         budget=budget,
+        strength=strength,
     )
 
 

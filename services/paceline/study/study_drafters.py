@@ -29,7 +29,7 @@ NOTES = (
     "whatever the budget and the temperature of a row",
     "speedup: not timed, but from measured pass costs and draft times of this machine, one session alone, the drafter "
     "before the target; ceiling: tokens a round over the relative cost of a verifying pass, drafting free",
-    "the store has served replies at temperature 0.7 to served_prompts other prompts of the file (0: to the measured ones)",
+    "the store has served replies at temperature 0.7 to served_prompts other prompts (0: to the measured ones)",
     "strengths: accepted tokens a round of coupled trees by strength; infinity is 1e6",
 )
 
