@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,8 @@ def test_rounds_and_accepted_tokens_add_up(temperature: float) -> None:
     bench = DrafterBench(ToyRunner(TABLE), PROMPTS, SETTINGS)
     for drafter in (SuffixDrafter("suffix"), ModelDrafter("model", ToyRunner(OTHER), 3)):
         cell = bench.cell(drafter, 4, temperature, 2.0)
+        replayed = DrafterBench(ToyRunner(TABLE), PROMPTS, replace(SETTINGS, replay=True))
+        assert replayed.cell(drafter, 4, temperature, 2.0)["replies"] == cell["replies"]
         for each in cell["replies"]:
             assert each["tokens"] == each["rounds"] + each["accepted"] == 60
             assert len(each["sizes"]) == each["rounds"]
@@ -55,7 +58,7 @@ def test_rounds_and_accepted_tokens_add_up(temperature: float) -> None:
 def test_agreement_of_a_drafter_that_is_the_target_and_of_one_that_knows_nothing() -> None:
     runner = ToyRunner(TABLE)
     bench = DrafterBench(runner, PROMPTS, SETTINGS)
-    replies = bench.greedy()
+    replies = bench.replies(0.0)
     assert replies == plain_replies(runner, PROMPTS, SamplingParams(), 60)
     assert bench.agreement(ModelDrafter("same", ToyRunner(TABLE), 3), replies) == [[60, 60, 60]] * 3
     drafter = ModelDrafter("other", ToyRunner(np.roll(TABLE, 1, axis=1)), 3)
@@ -71,7 +74,7 @@ def test_a_store_that_served_knows_more_than_a_sessions_own_text() -> None:
     told: list[int] = []
     texts = serve(runner, [[7, 8], [9]], 500, 1, told.append, at_once=4, reply_tokens=50)
     assert 500 <= sum(map(len, texts)) == told[-1] < 700
-    replies = bench.greedy()
+    replies = bench.replies(0.0)
     own, warm = (bench.agreement(each, replies) for each in (SuffixDrafter("own"), SuffixDrafter("warm", texts)))
     assert sum(first for _, first, _ in warm) > sum(first for _, first, _ in own)
 

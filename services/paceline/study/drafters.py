@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from paceline.drafter.model import ModelProposer
@@ -11,6 +11,7 @@ from paceline.drafter.suffix import SuffixProposer
 from paceline.runtime.runner import ModelRunner
 from paceline.speculation.sampling import SamplingParams
 from paceline.speculation.tree import ROOT
+from paceline.study.acceptance import walked
 from paceline.study.decoding import Reply, decode
 from paceline.study.metered import MeteredRunner
 from paceline.study.reply import plain_replies
@@ -37,6 +38,9 @@ class DrafterSettings:
     max_depth: int = 8
     width: int = 4  # nodes of a level that a model drafter looks below
     min_path_prob: float = 0.01
+    replay: bool = (
+        False  # walk trees along the plain replies; the rounds are those of decoding, since the rules are exact
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,25 +114,45 @@ class DrafterBench:
     def __init__(self, target: ModelRunner, prompts: Sequence[Sequence[int]], settings: DrafterSettings) -> None:
         """Takes them."""
         self._target, self._prompts, self._settings = target, prompts, settings
+        self._replies: dict[float, list[list[int]]] = {}
 
     def cell(self, drafter: Drafter, budget: int, temperature: float, strength: float) -> dict[str, Any]:
-        """What every reply took, as plain data. At temperature 0 there is no strength."""
+        """What every reply took, as plain data. At temperature 0 there is no strength.
+
+        Decoded with the target's own verification, or replayed.
+        """
         settings = self._settings
         kind = TreeKind(budget, settings.max_depth, settings.min_path_prob, strength if temperature else None)
         drafts = drafter.open(self._target, kind)
         replies: list[Reply] = []
         for start, prompts in self._batches():
             params = SamplingParams(temperature=temperature, seed=settings.seed + start)
-            replies += decode(self._target, drafts, prompts, params, None, settings.new_tokens)
+            if settings.replay:
+                known = self.replies(temperature)[start : start + len(prompts)]
+                replies += replay(drafts, prompts, params, known, settings.new_tokens)
+            else:
+                replies += decode(self._target, drafts, prompts, params, None, settings.new_tokens)
         return {"replies": [_plain(each) for each in replies], "draft_s": drafts.seconds}
 
-    def greedy(self) -> list[list[int]]:
-        """The target's own greedy replies."""
-        return [
-            reply
-            for _, prompts in self._batches()
-            for reply in plain_replies(self._target, prompts, SamplingParams(), self._settings.new_tokens)
-        ]
+    def replies(self, temperature: float) -> list[list[int]]:
+        """The target's own replies without a drafter; decoded once."""
+        if temperature not in self._replies:
+            settings = self._settings
+            self._replies[temperature] = [
+                reply
+                for start, prompts in self._batches()
+                for reply in plain_replies(
+                    self._target,
+                    prompts,
+                    SamplingParams(temperature=temperature, seed=settings.seed + start),
+                    settings.new_tokens,
+                )
+            ]
+        return self._replies[temperature]
+
+    def know(self, temperature: float, replies: list[list[int]]) -> None:
+        """Takes `replies` of an earlier run with the same settings."""
+        self._replies[temperature] = replies
 
     def agreement(self, drafter: Drafter, replies: Sequence[Sequence[int]]) -> list[list[int]]:
         """For each reply: tokens, and how many of them are the drafter's first, and among its first four."""
@@ -162,6 +186,35 @@ def _agreement(
             else:
                 drafts.close(number)
                 going.remove(number)
+    return found
+
+
+def replay(
+    drafts: SessionDrafts,
+    prompts: Sequence[Sequence[int]],
+    params: SamplingParams,
+    replies: Sequence[Sequence[int]],
+    new_tokens: int,
+) -> list[Reply]:
+    """What `decode` finds with exact verification, told by the plain replies that it would give."""
+    found = [Reply() for _ in replies]
+    for number, prompt in enumerate(prompts):
+        drafts.open(number, prompt, replace(params, seed=params.seed + number))
+    going = list(range(len(replies)))
+    while going:
+        trees = drafts.trees({number: new_tokens - len(found[number].tokens) - 1 for number in going})
+        for number in list(going):
+            each, ahead = found[number], replies[number][len(found[number].tokens) :]
+            accepted = len(walked(trees[number], list(ahead)))
+            each.tokens += ahead[: accepted + 1]
+            each.rounds += 1
+            each.accepted += accepted
+            each.sizes.append(len(trees[number]))
+            if len(each.tokens) == len(replies[number]):
+                drafts.close(number)
+                going.remove(number)
+            else:
+                drafts.advance(number, list(ahead[: accepted + 1]))
     return found
 
 

@@ -26,6 +26,12 @@ def add_drafters(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--temperatures", type=float, nargs="+", default=[0.0, 0.7], help="of the results (default 0 0.7)"
     )
+    parser.add_argument("--prompt-tokens", type=int, default=192, help="most tokens of a prompt (default 192)")
+    parser.add_argument(
+        "--replay",
+        action="store_true",
+        help="walk trees along plain replies instead of verifying them: the same rounds, and no target passes",
+    )
     parser.add_argument("--new-tokens", type=int, default=64, help="tokens of a reply (default 64)")
     parser.add_argument(
         "--served-tokens",
@@ -48,9 +54,10 @@ def run_drafters(args: argparse.Namespace, progress: Callable[[str], None]) -> R
         for value in getattr(args, name):
             if not least <= value <= most:
                 raise InvalidField(f"--{name}", value, f"{least} to {most}")
-    if args.new_tokens < 1 or args.served_tokens < 0 or args.per_category < 1:
-        got = (args.new_tokens, args.served_tokens, args.per_category)
-        raise InvalidField("--new-tokens, --served-tokens, --per-category", got, "at least 1, 0 and 1")
+    if min(args.new_tokens, args.per_category) < 1 or args.served_tokens < 0 or args.prompt_tokens < 32:
+        got = (args.new_tokens, args.per_category, args.served_tokens, args.prompt_tokens)
+        named = "--new-tokens, --per-category, --served-tokens, --prompt-tokens"
+        raise InvalidField(named, got, "at least 1, 1, 0 and 32")
     folders: dict[str, Path] = {}
     for text in args.drafter:
         name, _, folder = text.partition("=")
@@ -58,7 +65,11 @@ def run_drafters(args: argparse.Namespace, progress: Callable[[str], None]) -> R
             raise InvalidField("--drafter", text, "NAME=FOLDER, a folder with a config.json")
         folders[name] = Path(folder)
     settings = DrafterSettings(
-        budgets=tuple(args.budgets), temperatures=tuple(args.temperatures), new_tokens=args.new_tokens
+        budgets=tuple(args.budgets),
+        temperatures=tuple(args.temperatures),
+        prompt_tokens=args.prompt_tokens,
+        new_tokens=args.new_tokens,
+        replay=args.replay,
     )
     prompts = load_prompts(args.prompts, args.per_category)
     measured = {(prompt.category, prompt.id) for prompt in prompts}

@@ -22,9 +22,10 @@ from paceline.study.prompts import Prompt
 from paceline.study.report import Report
 
 KV_TOKENS = 24576
+MEASURE_S = 6.0  # of passes by size
 NOTES = (
-    "tokens_per_round: decoded for real with the target's own verification, 95 % intervals over prompts (jackknife); "
-    "ranked trees at temperature 0, coupled ones above, which emit what plain decoding emits",
+    "tokens_per_round: decoded with the target's own verification, or, with replay, trees walked along plain replies, "
+    "which gives the same rounds; ranked trees at temperature 0, coupled ones above; 95 % intervals over prompts",
     "top1, top4: positions of the greedy replies whose token is the drafter's first, or among its first four; the same "
     "whatever the budget and the temperature of a row",
     "speedup: not timed, but from measured pass costs and draft times of this machine, one session alone, the drafter "
@@ -46,7 +47,7 @@ class PartRun:
         self, drafter: Drafter, label: str, categories: Sequence[str], costs: PassCosts
     ) -> list[dict[str, Any]]:
         """Rows by budget and temperature; `label` names the drafter in files."""
-        replies = self._parts.made("greedy", self._bench.greedy)
+        replies = self._plain(0.0)
         self._progress(f"{drafter.name}: agreement")
         agreement = self._parts.made(f"{label}-agreement", lambda: self._bench.agreement(drafter, replies))
         rows = []
@@ -69,7 +70,15 @@ class PartRun:
             for strength in self._settings.strengths
         ]
 
+    def _plain(self, temperature: float) -> list[list[int]]:
+        self._progress(f"plain replies, T {temperature:g}")
+        found: list[list[int]] = self._parts.made(f"plain-{temperature:g}", lambda: self._bench.replies(temperature))
+        self._bench.know(temperature, found)
+        return found
+
     def _cell(self, drafter: Drafter, label: str, budget: int, temperature: float, strength: float) -> Any:
+        if self._settings.replay:
+            self._plain(temperature)
         at = f", strength {shown_strength(strength)}" if temperature else ""
         self._progress(f"{drafter.name}, budget {budget}, T {temperature:g}{at}")
         key = f"{label}-{budget}-{temperature:g}" + (f"-{shown_strength(strength)}" if temperature else "")
@@ -143,7 +152,7 @@ def study_drafters(
     """
     torch.set_num_threads(threads)
     progress(f"loading {model}")
-    target = load_target(model, KV_TOKENS)
+    target = load_target(model, KV_TOKENS, MEASURE_S)
     tokens = [target.prompt_tokens(prompt, settings.prompt_tokens) for prompt in prompts]
     before = [target.prompt_tokens(prompt, settings.prompt_tokens) for prompt in others] or tokens
     shown = {
@@ -163,7 +172,7 @@ def study_drafters(
         texts = parts.made("served", _server(target, before, served_tokens, settings.seed, progress))
         drafters.append(SuffixDrafter(f"suffix, {served_tokens} tokens served", texts))
     if layers:
-        runner = load_drafter(target, layers, KV_TOKENS)
+        runner = load_drafter(target, layers, KV_TOKENS, MEASURE_S)
         drafters.append(ModelDrafter(f"{len(layers)} of its layers", runner, settings.width))
     for name, folder in folders.items():
         runner = load_runner(ModelSpec(str(folder), dtype=DTYPE), KV_TOKENS, vocab_size=target.tokenizer.vocab_size)
