@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path as FilePath
 
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from paceline.drafter.model import ModelProposer
 from paceline.drafter.proposer import ContextTooLong, DraftOptions, NoSlot, Want
@@ -17,9 +20,13 @@ from paceline.runtime.toy import ToyRunner
 from paceline.runtime.transformers_runner import TransformersRunner, load_runner
 from paceline.speculation.choices import SeededChoices
 from paceline.speculation.modes import Proposal
-from paceline.speculation.rows import process
+from paceline.speculation.noise import propose_seed
+from paceline.speculation.rows import Row, process
 from paceline.speculation.sampling import SamplingParams
+from paceline.speculation.select import Path
+from paceline.speculation.shape import places
 from paceline.speculation.tree import DraftTree
+from paceline.speculation.verify import verify
 from support.tiny import tiny_model
 
 VOCAB = 64
@@ -27,11 +34,11 @@ OPTIONS = DraftOptions(Proposal.RANKED, 2.0, SamplingParams(), frozenset(), VOCA
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> FilePath:
     return tiny_model(tmp_path_factory.mktemp("drafter"))
 
 
-def runner_of(folder: Path, kv_tokens: int = 1024) -> TransformersRunner:
+def runner_of(folder: FilePath, kv_tokens: int = 1024) -> TransformersRunner:
     return load_runner(ModelSpec(str(folder)), kv_tokens, measure_s=0.0)
 
 
@@ -63,7 +70,7 @@ def greedy(runner: TransformersRunner, context: list[int], tokens: int) -> list[
     return reply
 
 
-def test_drafts_stay_as_good_to_the_end(folder: Path) -> None:
+def test_drafts_stay_as_good_to_the_end(folder: FilePath) -> None:
     """Case A4: two hundred tokens, with spoiled rounds and rounds that want no tree; then a second, shorter session.
 
     The drafter has the target's weights, and a temperature that makes the most probable path the only likely one, so
@@ -97,7 +104,7 @@ def test_drafts_stay_as_good_to_the_end(folder: Path) -> None:
     assert runner.kv.pages_used == 0
 
 
-def test_log_probs_are_those_of_the_model_and_nodes_are_best_first(folder: Path) -> None:
+def test_log_probs_are_those_of_the_model_and_nodes_are_best_first(folder: FilePath) -> None:
     runner = runner_of(folder)
     made = proposer_of(runner, width=16)
     context = [7, 7, 2]
@@ -117,7 +124,7 @@ def test_log_probs_are_those_of_the_model_and_nodes_are_best_first(folder: Path)
     assert scores == sorted(scores, reverse=True)
 
 
-def test_company_changes_nothing(folder: Path) -> None:
+def test_company_changes_nothing(folder: FilePath) -> None:
     contexts = {1: [1, 2, 3], 2: list(range(40)), 3: [5], 4: list(range(60, 0, -1))}
     alone = {}
     for session, context in contexts.items():
@@ -133,7 +140,7 @@ def test_company_changes_nothing(folder: Path) -> None:
         assert tree.parents.tolist() == alone[session].parents.tolist()
 
 
-def test_a_long_prompt_does_not_hold_up_the_others(folder: Path) -> None:
+def test_a_long_prompt_does_not_hold_up_the_others(folder: FilePath) -> None:
     made = proposer_of(runner_of(folder), step_tokens=16)
     made.open(1, np.asarray([1, 2], np.int32), 1, OPTIONS)
     made.open(2, np.asarray([3] * 100, np.int32), 1, OPTIONS)
@@ -143,7 +150,7 @@ def test_a_long_prompt_does_not_hold_up_the_others(folder: Path) -> None:
     assert len(ask(made, Want(2, 4))[0]) == 4
 
 
-def test_limits_are_said(folder: Path) -> None:
+def test_limits_are_said(folder: FilePath) -> None:
     made = proposer_of(runner_of(folder))
     with pytest.raises(ContextTooLong, match="300 tokens, the drafter's limit is 256"):
         made.open(1, np.zeros(300, np.int32), 1, OPTIONS)
@@ -156,7 +163,7 @@ def test_limits_are_said(folder: Path) -> None:
         small.open(1, np.zeros(100, np.int32), 1, OPTIONS)
 
 
-def test_a_full_cache_is_an_empty_tree_not_an_error(folder: Path) -> None:
+def test_a_full_cache_is_an_empty_tree_not_an_error(folder: FilePath) -> None:
     runner = runner_of(folder, kv_tokens=32)
     made = proposer_of(runner)
     made.open(1, np.asarray([1] * 16, np.int32), 1, OPTIONS)
@@ -202,3 +209,70 @@ def test_coupled_trees_of_the_targets_own_model_hold_its_draws() -> None:
         context.append(token)
         made.advance(1, [token])
     assert hits == 50
+
+
+EVEN = [0.4, 0.2, 0.2, 0.2]  # token 0 ends a reply
+AFTER_ALL_BUT_0 = [EVEN, EVEN, EVEN]
+THEIRS = np.asarray([[0.0, 0.1, 0.2, 0.7], *AFTER_ALL_BUT_0])
+OURS = np.asarray([[0.0, 0.6, 0.2, 0.2], *AFTER_ALL_BUT_0])
+
+
+def drawn_trees(calls: int, count: int, **changes: int) -> Iterator[tuple[SamplingParams, DraftTree]]:
+    """Sampled trees below a context of one token 0, as far as they have grown after so many calls."""
+    made = proposer_of(ToyRunner(OURS), **changes)
+    for seed in range(count):
+        params = SamplingParams(temperature=1.0, seed=seed)
+        made.open(
+            seed,
+            np.zeros(1, np.int32),
+            1,
+            DraftOptions(Proposal.SAMPLED, 2.0, params, frozenset({0}), 4, False, propose_seed(seed, 0)),
+        )
+        growth = None
+        for _ in range(calls):
+            if growth is None or growth.growing:
+                (growth,) = made.propose([Want(seed, 8)])
+        made.close(seed)
+        assert growth is not None
+        yield params, growth.tree
+
+
+@pytest.mark.parametrize("width", [1, 2, 4])
+@pytest.mark.parametrize("calls", [1, 2, 3, 9])
+def test_a_sampled_trees_places_have_children_whatever_was_drawn_beside_them(calls: int, width: int) -> None:
+    numbers: dict[Path, set[int]] = defaultdict(set)
+    for _, tree in drawn_trees(calls, 60, width=width):
+        for node, place in enumerate(places(tree)):
+            if tree.tokens[node] != 0:
+                numbers[place].add(len(tree.children(node)))
+    assert len(numbers) > 2
+    assert all(len(found) == 1 for found in numbers.values()), dict(numbers)
+
+
+def test_a_sampled_tree_whose_passes_are_few_and_narrow_keeps_the_law() -> None:
+    """False alarm 1e-6. Turns that end tokens pass on make end tokens too likely: .47 instead of .4."""
+    counts = np.zeros(4)
+    for params, tree in drawn_trees(9, 2500, width=1, max_depth=3):
+        choices = SeededChoices(params)
+        rows = [Row.from_dense(THEIRS[token]) for token in (*tree.tokens.tolist(), 0)]  # the root's is the last
+        tokens = verify(tree, rows.__getitem__, choices, 1, lambda token: token == 0).tokens
+        second = tokens[1] if len(tokens) > 1 else choices.draw(Row.from_dense(THEIRS[tokens[0]]), 2)
+        counts[second] += 1
+    expected = np.asarray(EVEN) * counts.sum()
+    assert stats.power_divergence(counts, expected, lambda_="log-likelihood").pvalue > 1e-6
+
+
+@pytest.mark.parametrize("proposal", [Proposal.RANKED, Proposal.SAMPLED])
+def test_a_full_pass_makes_a_tree_come_later_and_no_smaller(proposal: Proposal) -> None:
+    table = np.random.default_rng(3).dirichlet(np.full(8, 0.5), size=8)
+    options = replace(OPTIONS, vocab_size=8, proposal=proposal, sampling=SamplingParams(temperature=1.0))
+    (alone,) = ask_of(ToyRunner(table), options, sessions=1)
+    for tree in ask_of(ToyRunner(table), options, sessions=5):
+        assert tree.tokens.tolist() == alone.tokens.tolist()
+
+
+def ask_of(runner: ToyRunner, options: DraftOptions, sessions: int) -> list[DraftTree]:
+    made = proposer_of(runner, step_tokens=6)
+    for session in range(sessions):
+        made.open(session, np.asarray([1], np.int32), 1, options)
+    return ask(made, *(Want(session, 12) for session in range(sessions)))

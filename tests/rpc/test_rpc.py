@@ -17,9 +17,17 @@ from paceline import errors
 from paceline.drafter.config import DrafterConfig
 from paceline.drafter.server import DrafterServer
 from paceline.rpc import arrays, channels, status
-from paceline.rpc.convert import sampling_from_proto, sampling_to_proto, tree_from_proto, tree_to_proto
+from paceline.rpc.convert import (
+    row_from_proto,
+    row_to_proto,
+    sampling_from_proto,
+    sampling_to_proto,
+    tree_from_proto,
+    tree_to_proto,
+)
 from paceline.rpc.tls import TlsConfig
 from paceline.rpc.unknown_fields import refuse_unknown
+from paceline.speculation.rows import Row
 from paceline.speculation.sampling import SamplingParams
 from paceline.speculation.tree import DraftTree, TreeFault
 from paceline.v1 import draft_pb2, draft_pb2_grpc, inference_pb2
@@ -142,6 +150,14 @@ def test_trees_survive_the_wire_and_are_checked_there() -> None:
     message.tokens = b"12345"
     with pytest.raises(TreeFault, match="multiple of 4"):
         tree_from_proto(message, **limits)
+
+
+def test_rows_survive_the_wire_without_what_float32_cannot_hold() -> None:
+    """At a low temperature the tail of the leading tokens underflows; a probability of 0 would break the protocol."""
+    row = Row(np.asarray([2, 5, 7, 9]), np.asarray([1e-60, 0.75, 0.25, 1e-50]))
+    copy = row_from_proto(row_to_proto(row), 10)
+    assert copy.token_ids.tolist() == [5, 7]
+    assert copy.probs.tolist() == [0.75, 0.25]
 
 
 async def status_of_drafter(address: str, tls: TlsConfig | None = None) -> draft_pb2.GetDrafterStatusResponse:

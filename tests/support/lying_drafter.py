@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import grpc.aio
 
-from paceline.rpc.arrays import bytes_to_ints, ints_to_bytes
+from paceline.rpc.arrays import bytes_to_ints, floats_to_bytes, ints_to_bytes
 from paceline.rpc.convert import tree_to_proto
 from paceline.rpc.server import DataPlaneServer
 from paceline.speculation.tree import DraftTree
@@ -31,6 +31,13 @@ def _garbled(reply: Reply) -> None:
 
 def _not_finite(reply: Reply) -> None:
     reply.tree.log_probs = b"\x00\x00\xc0\x7f" * (len(reply.tree.tokens) // 4)
+
+
+def _drawn_siblings(reply: Reply) -> None:
+    """Good in form; but who verifies siblings as drawn takes the drafter's word for how they were."""
+    row = draft_pb2.ProposalRow(node=-1, token_ids=ints_to_bytes([3, 4]), weights=floats_to_bytes([1.0, 1.0]))
+    reply.tree.tokens, reply.tree.parents, reply.tree.log_probs = ints_to_bytes([3]), ints_to_bytes([-1]), b""
+    reply.tree.rows.append(row)
 
 
 def _other_session(reply: Reply) -> None:
@@ -70,6 +77,7 @@ LIES: dict[str, Callable[[Reply], None]] = {
     "arrays of other lengths": _tree([1, 2, 3], [-1]),
     "garbled arrays": _garbled,
     "log-probabilities that are not numbers": _not_finite,
+    "rows that siblings were drawn from": _drawn_siblings,
     "another session": _other_session,
     "another epoch": _other_epoch,
     "a length ahead": _length_ahead,

@@ -12,6 +12,7 @@ from paceline.speculation.proposal_row import ProposalRow
 from paceline.speculation.propose import Candidates
 from paceline.speculation.rows import Row
 from paceline.speculation.select import Path, best_first
+from paceline.speculation.shape import scheduled_shape
 
 DEPTH = 3
 
@@ -56,5 +57,5 @@ class TableProposer:
             return children(options, self._ids, log_probs, length + len(path), want.budget)
 
         if options.sampled:
-            return Growth(draw_tree(options, row_below, length, want.budget, DEPTH))
+            return Growth(draw_tree(options, row_below, length, scheduled_shape(want.budget, DEPTH)))
         return Growth(best_first(expand, want.budget, DEPTH))

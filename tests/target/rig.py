@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,10 +150,13 @@ class FakeDrafter:
         if self.delay_s is None:
             self.inbox.post(answers)
         elif answers:
-            timer = threading.Timer(self.delay_s(updates), lambda: self.inbox.post(answers))
+            timer = threading.Timer(self.delay_s(updates), lambda: self.inbox.post(map(self.read_now, answers)))
             timer.daemon = True
             timer.start()
         return True
+
+    def read_now(self, answer: TreeArrived | DraftFault) -> TreeArrived | DraftFault:
+        return replace(answer, at=self.clock()) if isinstance(answer, TreeArrived) else answer
 
     def take(self, update: Update) -> TreeArrived | DraftFault | None:
         session = update.session

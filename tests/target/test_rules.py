@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -17,10 +18,10 @@ from paceline.speculation.tree import DraftTree
 from paceline.target.fallback import Fallback
 from paceline.target.finish import Finish, FinishReason
 from paceline.target.pace import Pace
-from paceline.target.port import DraftFault, Retry
+from paceline.target.port import DraftFault, Retry, TreeArrived, Update
 from paceline.target.request import DraftWish, SessionRequest
 from target import drafters
-from target.rig import Propose, plain, random_table, request, running, sampled
+from target.rig import FakeDrafter, Propose, plain, random_table, request, running, sampled
 
 VOCAB = 16
 PROMPT = [3, 1, 4, 1, 5]
@@ -289,3 +290,79 @@ def test_clients_that_leave_in_any_phase_of_a_round(rule: Selection) -> None:
             rig.engine.cancel(session)
         last.wait()
     assert last.all_tokens == plain(ToyRunner(TABLE), stays)
+
+
+def test_the_first_levels_of_a_slow_tree_serve_and_keep_the_drafter_in() -> None:
+    """The whole tree takes longer than the deadline, its first levels do not: they serve, and nobody is suspended."""
+    with running(ToyRunner(TABLE), scored, delay_s=lambda _: 0.3, draft_deadline_ms=80.0, cost_aware=False) as rig:
+
+        def send(generation: int, updates: Sequence[Update]) -> bool:
+            sent = FakeDrafter.send(rig.drafter, generation, updates)
+            for update in updates:
+                context = rig.drafter.contexts.get(update.session)
+                if context and getattr(update, "budget", 0):
+                    tree = scored(context, update.budget).first(2)
+                    at = rig.drafter.clock()
+                    early = TreeArrived(update.session, update.epoch, len(context), tree, at, growing=True)
+                    rig.drafter.inbox.post([early])
+            return sent
+
+        rig.drafter.send = send  # type: ignore[method-assign]
+        tokens, finish = rig.decode(request(PROMPT, 24, wish=wish(Selection.DRAFT)))
+    assert tokens == plain(ToyRunner(TABLE), request(PROMPT, 24))
+    assert finish.stats.fallbacks == {}
+    assert finish.stats.drafted >= finish.stats.rounds - 2
+
+
+def test_others_do_not_wait_for_a_tree_that_one_session_waits_for_without_end() -> None:
+    """Thirty passes of the other, each held for a deadline of five seconds, would outlast the test's patience."""
+    with running(ToyRunner(TABLE), lambda context, budget: None, draft_deadline_ms=5000.0) as rig:
+        session, sink = rig.submit(request(PROMPT, 50, wish=wish(Selection.DRAFT, WaitFor.TREE)))
+        sink.wait_deltas(1)
+        rig.decode(request([1], 30, budget=0))
+        rig.engine.cancel(session)
+
+
+def test_a_drafter_that_hangs_is_suspended_also_where_only_load_makes_rounds_wait() -> None:
+    silent = {"draft_deadline_ms": 50.0, "never_idle_sessions": 1, "suspend_after": 3}
+    with running(ToyRunner(TABLE), lambda context, budget: None, **silent) as rig:
+        wanted = [request([n], 60, wish=wish(Selection.DRAFT, WaitFor.NEVER)) for n in range(3)]
+        sinks = [rig.submit(each)[1] for each in wanted]
+        for sink in sinks:
+            assert sink.wait().stats.fallbacks["suspended"] > 40
+
+
+def test_what_is_in_time_is_what_the_request_says() -> None:
+    """Trees take longer than the replica would wait, and less than the request does: now and then one is late."""
+    frames = itertools.count()
+
+    def delay_s(_: object) -> float:
+        return 0.3 if next(frames) % 5 == 4 else 0.03
+
+    config = {"draft_deadline_ms": 5.0, "suspend_after": 2}
+    with running(ToyRunner(TABLE), scored, delay_s=delay_s, **config) as rig:
+        _, finish = rig.decode(request(PROMPT, 60, wish=wish(Selection.DRAFT, deadline_s=0.15)))
+    assert finish.stats.fallbacks["late"] > 2
+    assert finish.stats.fallbacks.keys() == {"late"}
+
+
+def test_a_row_found_is_counted_once_however_long_its_turn_waits() -> None:
+    with running(ToyRunner(TABLE), scored, delay_s=lambda _: 0.03, draft_deadline_ms=200.0) as rig:
+        rig.decode(request([1], 5, budget=0))
+        sink = rig.submit(request(PROMPT, 40, wish=wish(Selection.DRAFT)))[1]
+        sink.wait_deltas(3)
+        assert [rig.decode(request([1], 3, budget=0))[1].stats.row_hits for _ in range(3)] == [1, 1, 1]
+        sink.wait()
+        assert rig.engine.status().totals.row_hits == 3
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_replies_and_totals_count_rounds_alike(rule: Selection) -> None:
+    with running(ToyRunner(TABLE), scored) as rig:
+        rig.decode(request([1], 5, budget=0))
+        counted = Counter[str]()
+        for prompt in ([1], PROMPT):
+            stats = rig.decode(request(prompt, 30, wish=wish(rule)))[1].stats
+            counted += Counter(stats.selections)
+        totals = rig.engine.status().totals
+        assert {**counted, "plain": counted["plain"] + 5} == totals.selections

@@ -56,8 +56,9 @@ class KnownRows:
         """Remembers the row at a context."""
         if not self._capacity:
             return
-        self._rows[context.below(())] = row
-        self._rows.move_to_end(context.below(()))
+        key = context.below(())
+        self._rows[key] = row
+        self._rows.move_to_end(key)
         if len(self._rows) > self._capacity:
             self._rows.popitem(last=False)
 
@@ -65,4 +66,8 @@ class KnownRows:
         """The row at the context with `path` behind it, if it is known."""
         if not self._rows:
             return None
-        return self._rows.get(context.below(path))
+        key = context.below(path)
+        row = self._rows.get(key)
+        if row is not None:
+            self._rows.move_to_end(key)
+        return row

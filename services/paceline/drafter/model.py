@@ -20,6 +20,7 @@ from paceline.drafter.proposer import (
     Want,
     children,
     draw_tree,
+    known_children,
 )
 from paceline.runtime.kv import OutOfPages
 from paceline.runtime.plan import PassPlan, Segment
@@ -28,6 +29,7 @@ from paceline.speculation.proposal_row import ProposalRow
 from paceline.speculation.propose import NO_CANDIDATES, Candidates
 from paceline.speculation.rows import Row
 from paceline.speculation.select import Path, best_first
+from paceline.speculation.shape import grown_shape, looked_below, places
 from paceline.speculation.tree import DraftTree
 
 CANDIDATES = 64  # tokens of a row that are looked at
@@ -41,6 +43,7 @@ class _Session:
     tokens: list[int]  # the context; the last ones may not be in the KV yet
     hash: ContextHash
     passes: int = 0  # below the context, for the tree under way
+    starved: bool = False  # no page was free for another one
     scratch: dict[Path, int] = field(default_factory=dict)  # path -> node of the scratch, for nodes that were run
     below: dict[Path, Candidates] = field(default_factory=dict)  # candidates of nodes that were run; () is the context
 
@@ -81,7 +84,7 @@ class ModelProposer:
             min_path_prob: nodes reached with less probability are not proposed.
             known: where rows of the target are kept; None keeps none.
         """
-        self._known = known or KnownRows(0)
+        self._known = KnownRows(0) if known is None else known
         self._runner = runner
         self.tokenizer_fingerprint = tokenizer_fingerprint
         self.context_length = runner.info.context_length
@@ -119,7 +122,7 @@ class ModelProposer:
         self._runner.kv.keep(held.sequence, path)
         held.tokens.extend(tokens)
         held.scratch, held.below = {}, {} if here is None else {(): here}
-        held.passes = 0
+        held.passes, held.starved = 0, False
         held.hash.append(tokens)
 
     def close(self, session: int) -> None:
@@ -127,11 +130,12 @@ class ModelProposer:
         self._runner.kv.release(self._sessions.pop(session).sequence)
 
     def row(self, session: int, row: Row) -> None:
-        """Keeps the target's row at the session's context; a tree under way goes on with it."""
+        """Keeps the target's row at the session's context, if it may; a tree under way goes on with it."""
         held = self._sessions[session]
-        self._known.keep(held.hash, row)
+        if held.options.learn:
+            self._known.keep(held.hash, row)
         if () in held.below:
-            held.below[()] = _known(held, row, len(held.tokens))
+            held.below[()] = self._of_target(held, row, len(held.tokens))
 
     def propose(self, wants: Sequence[Want]) -> list[Growth | None]:
         """Trees of sessions whose context has been run, a level further than before; None for one that needs another
@@ -145,17 +149,15 @@ class ModelProposer:
         found |= {want.session: _NOTHING for want, _ in ready if want.budget == 0}
         for each in growing:
             each.tree = self._best(each)
-            more = each.held.passes + 1 < self._max_depth and bool(self._frontier(each))
-            found[each.want.session] = Growth(each.tree, growing=more)
+            found[each.want.session] = Growth(each.tree, growing=self._unfinished(each))
         return [found.get(want.session) for want in wants]
 
     def _best(self, each: _Growing) -> DraftTree:
         """The tree of what was looked at so far."""
         held, budget = each.held, each.want.budget
         if held.options.sampled:
-            return draw_tree(
-                held.options, lambda path: _drawn_from(held, path), len(held.tokens), budget, self._max_depth
-            )
+            shape = grown_shape(budget, self._max_depth, self._width, held.passes)
+            return draw_tree(held.options, lambda path: _drawn_from(held, path), len(held.tokens), shape)
         return best_first(
             lambda path: held.below.get(path, NO_CANDIDATES), budget, self._max_depth, self._min_log_score
         )
@@ -210,14 +212,16 @@ class ModelProposer:
         room = self._step_tokens
         for each in growing:
             each.tree = self._best(each)
-            each.held.passes += 1
-            paths = self._frontier(each)[:room]
+            wanted = [] if self._stopped(each.held) else self._frontier(each)
+            paths = wanted[:room]
             base = len(each.held.scratch)
-            end = len(each.held.tokens) + base + len(paths)
-            if not paths or not self._reserve(each.held, end):
-                each.held.passes = self._max_depth  # no page is free for it now
+            if not self._reserve(each.held, len(each.held.tokens) + base + len(paths)):
+                each.held.starved = True
                 continue
+            each.held.passes += len(paths) == len(wanted)  # also where no place of a sampled tree can have children
             room -= len(paths)
+            if not paths:
+                continue
             parents = [each.held.scratch.get(path[:-1], -1) for path in (*each.held.scratch, *paths)]
             segments.append(
                 Segment(
@@ -243,10 +247,32 @@ class ModelProposer:
                 position = len(each.held.tokens) + len(path)
                 each.held.below[path] = self._candidates(each.held, rows, number, node, position, path)
 
+    def _unfinished(self, each: _Growing) -> bool:
+        """True if another pass can add to the tree."""
+        if self._stopped(each.held):
+            return False
+        if each.held.options.sampled:
+            now, then = (self._looked_below(each, each.held.passes + more) for more in (0, 1))
+            return len(then) > len(now)
+        return bool(self._frontier(each))
+
+    def _stopped(self, held: _Session) -> bool:
+        return held.starved or held.passes + 1 >= self._max_depth
+
+    def _looked_below(self, each: _Growing, passes: int) -> frozenset[Path]:
+        return looked_below(each.want.budget, self._max_depth, self._width, passes)
+
     def _frontier(self, each: _Growing) -> list[Path]:
-        """The best nodes of the tree that were not looked below and may have children."""
+        """The best nodes of the tree that were not looked below and may have children.
+
+        A sampled tree's are those whose place has its turn.
+        """
         paths: list[Path] = []
-        for node in range(len(each.tree)):
+        nodes: Sequence[int] = range(len(each.tree))
+        if each.held.options.sampled:
+            turn = self._looked_below(each, each.held.passes + 1)
+            nodes = [node for node, place in enumerate(places(each.tree)) if place in turn]
+        for node in nodes:
             path = tuple(each.tree.path_tokens(node))
             deeper = len(path) < self._max_depth and len(each.held.tokens) + len(path) < self.context_length
             if path not in each.held.below and deeper and path[-1] not in each.held.options.eos_token_ids:
@@ -266,7 +292,7 @@ class ModelProposer:
         """Candidates below a node: from the target's row if it is known, else from logits; none if not finite."""
         known = self._known.find(held.hash, path)
         if known is not None:
-            return _known(held, known, position)
+            return self._of_target(held, known, position)
         options = held.options
         logits = rows.logits(segment, node)[: min(options.vocab_size, self._runner.info.vocab_size)]
         if not options.sampling.greedy:
@@ -279,10 +305,9 @@ class ModelProposer:
         kept = _served(log_probs, options)
         return children(options, top.indices.cpu().numpy()[:kept], log_probs[:kept], position, CANDIDATES)
 
-
-def _known(held: _Session, row: Row, position: int) -> Candidates:
-    """Candidates from a row of the target."""
-    return children(held.options, row.token_ids, np.log(row.probs), position, CANDIDATES, known=True)
+    def _of_target(self, held: _Session, row: Row, position: int) -> Candidates:
+        """Candidates from a row of the target, of tokens that can be looked below."""
+        return known_children(held.options, row, position, CANDIDATES, self._runner.info.vocab_size)
 
 
 def _drawn_from(held: _Session, path: Path) -> ProposalRow | None:

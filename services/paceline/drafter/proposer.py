@@ -15,7 +15,7 @@ from paceline.speculation.propose import Candidates, coupled, draft_noise_key, r
 from paceline.speculation.rows import Row
 from paceline.speculation.sampling import SamplingParams
 from paceline.speculation.select import Path
-from paceline.speculation.shape import sampled_tree, scheduled_shape
+from paceline.speculation.shape import sampled_tree
 from paceline.speculation.tree import DraftTree
 
 
@@ -122,7 +122,7 @@ def children(
     position: int,
     width: int,
     *,
-    known: bool = False,
+    strength: float | None = None,
 ) -> Candidates:
     """The candidates of a node by the session's kind of proposal.
 
@@ -132,20 +132,28 @@ def children(
         log_probs: [N] log of the drafter's probabilities; their sum may be below 1.
         position: index in the full context of the token that is guessed.
         width: most children.
-        known: the probabilities are the target's own; coupled candidates then imitate its draw.
+        strength: of coupled candidates; the session's unless given.
     """
     if not options.coupled:
         return ranked(token_ids, log_probs, width)
     key = draft_noise_key(options.sampling, position)
-    return coupled(token_ids, log_probs, key=key, strength=1.0 if known else options.strength, width=width)
+    return coupled(token_ids, log_probs, key=key, strength=strength or options.strength, width=width)
+
+
+def known_children(
+    options: DraftOptions, row: Row, position: int, width: int, vocab_size: int | None = None
+) -> Candidates:
+    """The candidates of a node whose row is the target's own; coupled ones imitate its draw.
+
+    It may be another target's, or hold tokens that the drafter lacks: ids from either vocabulary's end on are left out.
+    """
+    within = row.token_ids < min(options.vocab_size, vocab_size or options.vocab_size)
+    token_ids, log_probs = row.token_ids[within], np.log(row.probs[within])
+    return children(options, token_ids, log_probs, position, width, strength=1.0)
 
 
 def draw_tree(
-    options: DraftOptions, row_below: Callable[[Path], ProposalRow | None], length: int, budget: int, max_depth: int
+    options: DraftOptions, row_below: Callable[[Path], ProposalRow | None], length: int, shape: DraftTree
 ) -> DraftTree:
-    """A tree of drawn siblings below a context of `length` tokens, of the shape scheduled for its budget."""
-    return sampled_tree(
-        scheduled_shape(budget, max_depth),
-        row_below,
-        lambda depth: sibling_key(options.propose_seed, 0, length + depth - 1),
-    )
+    """A tree of drawn siblings below a context of `length` tokens. `shape` knows nothing of what is drawn."""
+    return sampled_tree(shape, row_below, lambda depth: sibling_key(options.propose_seed, 0, length + depth - 1))

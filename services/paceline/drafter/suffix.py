@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from paceline.drafter.known_rows import ContextHash, KnownRows
 from paceline.drafter.ngrams import LONGEST, ORDERS, NGrams, NGramStore, context_keys, tenant_start
-from paceline.drafter.proposer import DraftOptions, Growth, Want, children, draw_tree
+from paceline.drafter.proposer import DraftOptions, Growth, Want, children, draw_tree, known_children
 from paceline.speculation.proposal_row import ProposalRow
 from paceline.speculation.propose import NO_CANDIDATES, Candidates
 from paceline.speculation.rows import Row
 from paceline.speculation.select import Path, best_first
+from paceline.speculation.shape import scheduled_shape
 from paceline.speculation.tree import DraftTree
 
 OWN_WEIGHT = 2.0  # a sighting in the session's own text against one in the store
@@ -71,7 +72,7 @@ class SuffixProposer:
             min_path_prob: nodes reached with less probability are not proposed.
             known: where rows of the target are kept; None keeps none.
         """
-        self._known = known or KnownRows(0)
+        self._known = KnownRows(0) if known is None else known
         self.store = NGramStore(store_tokens)
         self._max_depth = max_depth
         self._min_log_score = math.log(min_path_prob) if min_path_prob > 0 else -math.inf
@@ -91,8 +92,10 @@ class SuffixProposer:
         held.hash.append(tokens)
 
     def row(self, session: int, row: Row) -> None:
-        """Keeps the target's row at the session's context."""
-        self._known.keep(self._sessions[session].hash, row)
+        """Keeps the target's row at the session's context, if it may."""
+        held = self._sessions[session]
+        if held.options.learn:
+            self._known.keep(held.hash, row)
 
     def close(self, session: int) -> None:
         """Ends a session; the store learns its reply, if it may."""
@@ -153,9 +156,7 @@ class SuffixProposer:
                 return NO_CANDIDATES
             known = self._known.find(held.hash, path)
             if known is not None:
-                return children(
-                    held.options, known.token_ids, np.log(known.probs), length + len(path), budget, known=True
-                )
+                return known_children(held.options, known, length + len(path), budget)
             return self._candidates(held.options, blended(path), length + len(path), budget)
 
         def row_below(path: Path) -> ProposalRow | None:
@@ -163,14 +164,15 @@ class SuffixProposer:
                 return None
             known = self._known.find(held.hash, path)
             if known is not None:
-                return ProposalRow.of(known.token_ids, known.probs, len(known.token_ids))
+                within = known.token_ids < held.options.vocab_size
+                return ProposalRow.of(known.token_ids[within], known.probs[within], DRAWN_FROM)
             likely = {token: prob for token, prob in blended(path).items() if prob >= MIN_PROB}
             if not likely:
                 return None
             return ProposalRow.of(np.fromiter(likely, np.int64), np.fromiter(likely.values(), float), DRAWN_FROM)
 
         if held.options.sampled:
-            return draw_tree(held.options, row_below, length, budget, self._max_depth)
+            return draw_tree(held.options, row_below, length, scheduled_shape(budget, self._max_depth))
         return best_first(expand, budget, self._max_depth, self._min_log_score)
 
     def _candidates(self, options: DraftOptions, blended: dict[int, float], position: int, width: int) -> Candidates:

@@ -76,10 +76,11 @@ def check_sampling(params: SamplingParams, vocab_size: int) -> None:
 
 
 def row_to_proto(row: Row) -> draft_pb2.SparseRow:
-    """The most probable tokens of a row."""
+    """The most probable tokens of a row; those whose probability is 0 in float32 count in the tail."""
+    held = row.probs.astype(np.float32) > 0
     return draft_pb2.SparseRow(
-        token_ids=ints_to_bytes(row.token_ids),
-        probs=floats_to_bytes(row.probs),
+        token_ids=ints_to_bytes(row.token_ids[held]),
+        probs=floats_to_bytes(row.probs[held]),
         tail=max(0.0, 1.0 - float(row.probs.sum(dtype=np.float64))),
     )
 

@@ -30,6 +30,30 @@ def scheduled_shape(budget: int, max_depth: int) -> DraftTree:
     return best_first(lambda _: Candidates(ranks, log_probs), budget, min(max_depth, DEEPEST))
 
 
+@lru_cache(maxsize=1024)
+def looked_below(budget: int, max_depth: int, width: int, passes: int) -> frozenset[Path]:
+    """Places of the scheduled shape that so many passes look below, the leading `width` that are there in each.
+
+    They are counted by place, whatever was drawn there: if an end token passed its turn on, another node of its depth
+    would have children because of it, drawn with the very noise that had drawn it (clause 2).
+    """
+    shape = scheduled_shape(budget, max_depth)
+    looked = {ROOT}
+    waiting = [node for node in range(len(shape)) if shape.children(node)]
+    for _ in range(passes):
+        looked.update([node for node in waiting if int(shape.parents[node]) in looked][:width])
+        waiting = [node for node in waiting if node not in looked]
+    return frozenset(tuple(shape.path_tokens(node)) for node in looked - {ROOT})
+
+
+@lru_cache(maxsize=1024)
+def grown_shape(budget: int, max_depth: int, width: int, passes: int) -> DraftTree:
+    """The part of the scheduled shape below the root and the places that `looked_below` names."""
+    shape = scheduled_shape(budget, max_depth)
+    looked = looked_below(budget, max_depth, width, passes) | {()}
+    return shape.keep([node for node in range(len(shape)) if tuple(shape.path_tokens(node)[:-1]) in looked])
+
+
 def sampled_tree(
     shape: DraftTree, row_below: Callable[[Path], ProposalRow | None], key_at: Callable[[int], int]
 ) -> DraftTree:
@@ -78,12 +102,16 @@ def cut(tree: DraftTree, budget: int, max_depth: int) -> DraftTree:
     Counting nodes would not do: where a row had fewer tokens than the shape has children, the place of the last node
     counted depends on tokens that were drawn, and through the noise that nodes of a depth share on the node itself.
     """
-    shape = scheduled_shape(budget, max_depth)
-    places = {tuple(shape.path_tokens(node)) for node in range(len(shape))}
+    scheduled = set(places(scheduled_shape(budget, max_depth)))
+    return tree.keep([node for node, place in enumerate(places(tree)) if place in scheduled])
+
+
+def places(tree: DraftTree) -> list[Path]:
+    """Each node's place in its shape: the ranks of its ancestors and its own, in the order they were drawn."""
     ranks: dict[int, Path] = {ROOT: ()}
     for node in range(ROOT, len(tree)):
         ranks |= {child: (*ranks[node], rank) for rank, child in enumerate(tree.children(node))}
-    return tree.keep([node for node in range(len(tree)) if ranks[node] in places])
+    return [ranks[node] for node in range(len(tree))]
 
 
 def drawn_as_told(tree: DraftTree, key_at: Callable[[int], int]) -> bool:

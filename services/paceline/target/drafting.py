@@ -224,6 +224,11 @@ class Drafting:
             return self.failed(
                 DraftFault(event.session, event.epoch, Fallback.INVALID, Retry.REOPEN, text), length, event.at
             )
+        if self._key_seed is None and event.tree.rows is not None:  # they choose how it is verified
+            text = "rows of drawn siblings, which were not asked for"
+            return self.failed(
+                DraftFault(event.session, event.epoch, Fallback.INVALID, Retry.REOPEN, text), length, event.at
+            )
         if self._key_seed is not None and not drawn_as_told(event.tree, self._sibling_key(base)):
             text = "siblings are not those that their row and the noise give"
             return self.failed(
@@ -231,13 +236,14 @@ class Drafting:
             )
         asked = self._asked
         self.took_s = None
-        if asked is not None and asked.length == base and not event.growing:
-            self._asked = None
+        if asked is not None and asked.length == base:
             took_s = event.at - asked.at
-            self.took_s = None if asked.narrowed else took_s
-            if took_s <= self._link.timing.deadline_s:
+            if took_s <= self._deadline_s:  # the first levels count: they serve where the rest is late
                 self._lapse.met()
                 self._link.met()
+            if not event.growing:
+                self._asked = None
+                self.took_s = None if asked.narrowed else took_s
         self._pauses = 0  # it works again
         if base < self._tree_length and self._tree is not None:
             return True  # a newer one is here
@@ -313,13 +319,15 @@ class Drafting:
             return None
         return self._asked.at + self._deadline_s
 
+    def others_wait_until(self) -> float:
+        """How long others wait for the tree asked for: whatever this request would, no longer than the replica does."""
+        return -math.inf if self._asked is None else self._asked.at + self._link.timing.deadline_s
+
     def overdue(self, length: int, now: float) -> None:
-        """Counts, once, a tree for this context that has missed its deadline."""
+        """Counts, once, a tree for this context that was waited for and has missed its deadline."""
         asked = self._asked
         if asked is None or asked.length != length or asked.missed or now < asked.at + self._deadline_s:
             return
-        if self._request.wish.wait is WaitFor.NEVER:
-            return  # it was not waited for
         asked.missed = True
         self._lapse.missed()
         self._link.missed()

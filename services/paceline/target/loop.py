@@ -29,7 +29,7 @@ from paceline.target.port import DraftFault, LinkDown, LinkUp, TreeArrived
 from paceline.target.progress import Progress
 from paceline.target.record import RoundObserver, RoundRecord
 from paceline.target.roster import Roster
-from paceline.target.round import Moment, SelectionRule, Settled, hold, rows_of, settle, walk
+from paceline.target.round import Moment, SelectionRule, Settled, hold, never_waits, rows_of, rule_of, settle, walk
 from paceline.target.row_cache import RowCache
 from paceline.target.session import Session
 from paceline.target.talk import DrafterTalk
@@ -113,7 +113,7 @@ class BatchLoop:
             self._outbox.flush()
             turns, wake_at = self._choose(moment)
             if turns:
-                self._step(turns)
+                self._step(turns, moment)
             else:
                 self._sleep(wake_at)
 
@@ -210,10 +210,11 @@ class BatchLoop:
                 return [], min(held_until, *(wait.until for wait in waits))
         return turns, None
 
-    def _step(self, turns: list[Turn]) -> None:
+    def _step(self, turns: list[Turn], moment: Moment) -> None:
         started_at = self._clock()
         for turn in turns:
-            turn.session.drafting.overdue(len(turn.session.context), started_at)
+            if not never_waits(turn.session, moment):
+                turn.session.drafting.overdue(len(turn.session.context), started_at)
         self._talk.link.stepped()
         turns = self._budget.pack(turns)
         if self._cost_aware:
@@ -253,7 +254,7 @@ class BatchLoop:
             else:
                 self._failed(Failed(turn, error))
             return
-        rule = str(state.chosen.rule) if session.request.wish.budget else "plain"
+        rule = rule_of(turn)
         seen = Seen(rule, state.chosen.reason, state.focused, len(session.context), started_at, self._clock())
         settled = settle(turn, walked, served, self._runner.kv, seen.ended_at)
         if turn.step is Step.VERIFY:
@@ -276,7 +277,7 @@ class BatchLoop:
             drafted=len(turn.tree),
             relaxed=len(settled.relaxed),
             row_passes=turn.step is Step.DRAW,
-            row_hits=turn.held is not None and turn.pending > 0,
+            row_hits=turn.row_hit,
             fallbacks=Counter([str(turn.fallback)]) if turn.fallback is not None else None,
         )
         session.sink.tokens(delivery.tokens, record)

@@ -46,6 +46,7 @@ from paceline.target.served import HeldRow, ServedRows
 from paceline.target.session import RoundState, Session
 from paceline.target.turn import NOTHING, Step, Turn, Wait
 
+PLAIN = "plain"  # rule of rounds for which no tree is wanted
 AS_ASKED = ""  # the reason of a rule that the request named
 
 
@@ -95,7 +96,6 @@ class Rounds:
         if session.rounds == 0 and held is None:
             known = self._cache.find(session.request, session.context.copy(0))
             if known is not None:
-                session.row_hits += 1
                 return Turn(session, pending, 0, held=known)
         if session.rounds == 0 or pending > 1:  # the first token waits for nobody
             return Turn(session, pending, chunk, held=held)
@@ -127,18 +127,18 @@ class Rounds:
         tree = drafting.fresh(length)
         if tree is not None:
             return tree
-        if _never_waits(session, moment) or (session.round is not None and session.round.enough):
+        if never_waits(session, moment) or (session.round is not None and session.round.enough):
             return drafting.late()
         until = drafting.expected_by(length)
         if until is not None:
-            ready_by = min(until, moment.hold_until)
+            ready_by = min(until, moment.hold_until, drafting.others_wait_until())
             last = until if session.request.wish.own_deadline else ready_by
             if moment.now < last:
                 return Wait(last, ready_by)
         return drafting.late()
 
 
-def _never_waits(session: Session, moment: Moment) -> bool:
+def never_waits(session: Session, moment: Moment) -> bool:
     """A pass while the tree is on its way is free only while the target would idle."""
     return session.request.wish.wait is WaitFor.NEVER and not moment.loaded
 
@@ -146,7 +146,7 @@ def _never_waits(session: Session, moment: Moment) -> bool:
 def _missing(session: Session, moment: Moment) -> Fallback | None:
     """Why there is no tree; None where the target draws on by choice and the drafter is well."""
     reason = session.drafting.reason()
-    return None if reason is Fallback.LATE and _never_waits(session, moment) else reason
+    return None if reason is Fallback.LATE and never_waits(session, moment) else reason
 
 
 def _pruned_by(session: Session, held: HeldRow) -> Row:
@@ -230,7 +230,7 @@ def hold(turn: Turn, served: ServedRows, kv: KVCache) -> None:
 
 def settle(turn: Turn, outcome: Walk, served: ServedRows, kv: KVCache, now: float) -> Settled:
     """Step 5: keeps the accepted path's KV, cuts the tokens where the reply ends, and moves the context on."""
-    session, state = turn.session, turn.session.round
+    session, state, rule = turn.session, turn.session.round, rule_of(turn)
     assert session.sequence is not None
     assert state is not None
     kept = _held_for_next(turn, outcome, served)
@@ -253,11 +253,12 @@ def settle(turn: Turn, outcome: Walk, served: ServedRows, kv: KVCache, now: floa
         session.drafting.walked(accepted)
     session.ledger = outcome.ledger if session.request.nucleus is not None else session.ledger
     session.held_back += kept is not None
+    session.row_hits += turn.row_hit
     if turn.fallback is not None:
         session.fallbacks[turn.fallback] += 1
     if session.first_token_at is None:
         session.first_token_at = now
-    _advance_round(turn, state, len(delivery.tokens), accepted, now)
+    _advance_round(turn, state, rule, len(delivery.tokens), accepted, now)
     return Settled(delivery, accepted, relaxed, kept is not None)
 
 
@@ -271,16 +272,22 @@ def _held_for_next(turn: Turn, outcome: Walk, served: ServedRows) -> HeldRow | N
     return None if row is None else replace(kept, row=row)
 
 
-def _advance_round(turn: Turn, state: RoundState, tokens: int, accepted: int, now: float) -> None:
+def rule_of(turn: Turn) -> str:
+    """Selection rule of the round that a turn is part of; "plain" where no tree is wanted. Ask before settling it."""
+    session = turn.session
+    assert session.round is not None, "a round begins before its turns"
+    wanted = session.request.wish.budget > 0 and turn.chunk <= 1 and session.rounds > 0
+    return str(session.round.chosen.rule) if wanted else PLAIN
+
+
+def _advance_round(turn: Turn, state: RoundState, rule: str, tokens: int, accepted: int, now: float) -> None:
     session = turn.session
     state.emitted += tokens
     if turn.step is Step.DRAW:
         state.focused = True
         return
-    wanted = session.request.wish.budget > 0 and turn.chunk <= 1 and session.rounds > 1
-    rule = state.chosen.rule if wanted else "plain"
-    session.selections[str(rule)] += 1
-    if wanted:
+    session.selections[rule] += 1
+    if rule != PLAIN:
         hit = None if turn.tree is NOTHING else accepted
         session.pace.learn(state.chosen.rule, state.emitted, hit, now - state.began_at)
     session.round = None

@@ -26,7 +26,6 @@ class RowCache:
         """`capacity_bytes` bounds rows and keys together; 0 keeps none."""
         self._capacity, self._size = capacity_bytes, 0
         self._rows: OrderedDict[_Key, HeldRow] = OrderedDict()
-        self.hits = 0
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -39,7 +38,6 @@ class RowCache:
         row = self._rows.get(key)
         if row is not None:
             self._rows.move_to_end(key)
-            self.hits += 1
         return row
 
     def keep(self, request: SessionRequest, context: NDArray[np.int32], row: HeldRow) -> None:

@@ -44,6 +44,11 @@ class Turn:
         return self.held is not None or self.chunk == self.pending
 
     @property
+    def row_hit(self) -> bool:
+        """True if the row cache has the row of tokens that are yet to be computed."""
+        return self.held is not None and self.pending > 0
+
+    @property
     def tokens(self) -> int:
         """Tokens it adds to the pass."""
         return self.chunk + len(self.tree)
