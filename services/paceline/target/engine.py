@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 
@@ -32,7 +32,7 @@ from paceline.target.round import Rounds, SelectionRule
 from paceline.target.row_cache import RowCache
 from paceline.target.seats import Seats
 from paceline.target.session import Session, Sink
-from paceline.target.strength import Strengths
+from paceline.target.strength import StrengthLine, Strengths
 from paceline.target.talk import DrafterTalk
 
 log = logging.getLogger(__name__)
@@ -48,6 +48,7 @@ class EngineStatus:
     kv_pages_total: int
     suspended: bool  # the drafter missed several deadlines in a row and is not waited for
     totals: Totals
+    strengths: Sequence[StrengthLine]  # what was learned of coupling
 
 
 def seeded_choices(request: SessionRequest) -> Choices:
@@ -189,6 +190,7 @@ class TargetEngine:
             kv_pages_total=self._runner.kv.pages_total,
             suspended=self._link.suspended,
             totals=self.counters.totals(),
+            strengths=self._strengths.lines(),
         )
 
     # -- compute thread -----------------------------------------------------------------------------------------------

@@ -107,7 +107,7 @@ class StrengthLine:
     """What is known of one strength, for people."""
 
     proposer: str
-    below: float  # upper end of the range of temperatures; infinite for the last
+    temperature_to: float  # upper end of the range; 0 for the last, which has none
     strength: float
     in_force: bool
     sessions: float  # reports, by weight
@@ -115,10 +115,11 @@ class StrengthLine:
 
 
 class Strengths:
-    """The tables. Compute thread only."""
+    """The tables. Compute thread only, but for `lines`."""
 
     def __init__(self) -> None:
         self._tables: OrderedDict[tuple[str, int], _Table] = OrderedDict()
+        self._lines: dict[tuple[str, int], tuple[StrengthLine, ...]] = {}  # replaced, never changed
 
     def choose(self, proposer: str, temperature: float) -> float:
         """The strength of a session that opens at a drafter of that kind."""
@@ -126,16 +127,15 @@ class Strengths:
 
     def learn(self, proposer: str, temperature: float, strength: float, rounds: int, accepted: int) -> None:
         """Takes in rounds of a session, all with a tree; there must be one at least."""
-        self._table(proposer, temperature).learn(STRENGTHS.index(strength), rounds, accepted)
+        table = self._table(proposer, temperature)
+        table.learn(STRENGTHS.index(strength), rounds, accepted)
+        warm = bisect_left(WARM, temperature)
+        known = {key: lines for key, lines in self._lines.items() if key in self._tables}
+        self._lines = {**known, (proposer, warm): tuple(_lines(proposer, warm, table))}
 
-    def lines(self) -> Iterator[StrengthLine]:
-        """Everything known."""
-        for (proposer, warm), table in self._tables.items():
-            below = WARM[warm] if warm < len(WARM) else float("inf")
-            for number, (strength, sums) in enumerate(zip(STRENGTHS, table.sums, strict=True)):
-                yield StrengthLine(
-                    proposer, below, strength, number == table.in_force, round(sums.sessions, 1), round(sums.mean, 3)
-                )
+    def lines(self) -> list[StrengthLine]:
+        """What reports have taught, a line for each strength. May be called from any thread."""
+        return [line for lines in self._lines.values() for line in lines]
 
     def _table(self, proposer: str, temperature: float) -> _Table:
         key = (proposer, bisect_left(WARM, temperature))
@@ -145,6 +145,12 @@ class Strengths:
                 self._tables.popitem(last=False)
         self._tables.move_to_end(key)
         return self._tables[key]
+
+
+def _lines(proposer: str, warm: int, table: _Table) -> Iterator[StrengthLine]:
+    for number, (strength, sums) in enumerate(zip(STRENGTHS, table.sums, strict=True)):
+        temperature_to = WARM[warm] if warm < len(WARM) else 0.0
+        yield StrengthLine(proposer, temperature_to, strength, number == table.in_force, sums.sessions, sums.mean)
 
 
 class Coupling:
