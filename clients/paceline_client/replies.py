@@ -44,6 +44,7 @@ class Speculation:
     row_cache_hits: int = 0  # rows taken from the row cache
     tokens_held_back: int = 0  # drawn tokens that `retain` did not emit
     verification: str = "exact"  # or "nucleus"
+    strength: float = 0.0  # coupling strength of the draft trees; 0 where there were none, or not coupled ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,4 +124,5 @@ def speculation_of(stats: common_pb2.SpeculationStats) -> Speculation:
         row_cache_hits=stats.row_cache_hits,
         tokens_held_back=stats.tokens_held_back,
         verification=stats.verification or "exact",
+        strength=stats.strength,
     )

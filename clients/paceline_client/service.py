@@ -35,6 +35,18 @@ class ModelInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class StrengthState:
+    """What a target has learned of one coupling strength."""
+
+    proposer: str
+    temperature_to: float  # upper end of the range of temperatures; 0 for the last, which has none
+    strength: float  # 1e6 ranks by probability alone
+    in_force: bool  # most sessions that name no strength get it
+    sessions: float  # it is known from, by weight
+    accepted_per_round: float  # draft tokens
+
+
+@dataclass(frozen=True, slots=True)
 class TargetState:
     """State of a target replica; counts are since its start."""
 
@@ -55,6 +67,7 @@ class TargetState:
     selection_reason: str = ""  # why "auto" chose as it did in its latest round; "" before the first
     row_cache_hits: int = 0
     relaxed: int = 0  # tokens kept by the nucleus rule alone
+    strengths: tuple[StrengthState, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +139,17 @@ def status_of(status: inference_pb2.GetStatusResponse) -> Status:
                 selection_reason=target.selection_reason,
                 row_cache_hits=target.row_cache_hits,
                 relaxed=target.relaxed,
+                strengths=tuple(
+                    StrengthState(
+                        each.proposer,
+                        each.temperature_to,
+                        each.strength,
+                        each.in_force,
+                        each.sessions,
+                        each.accepted_per_round,
+                    )
+                    for each in target.strengths
+                ),
             )
             for target in status.targets
         ),

@@ -67,6 +67,7 @@ async def test_json_is_one_object_in_the_last_line() -> None:
             "row_passes": 0,
             "row_cache_hits": 0,
             "verification": "exact",
+            "strength": 0.0,
         },
         "seed": 7,
         "model": "fake",

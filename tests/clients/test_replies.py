@@ -93,8 +93,9 @@ def test_the_end_brings_every_statistic() -> None:
         row_passes=9,
         row_cache_hits=10,
         tokens_held_back=11,
+        strength=1.5,
     )
     limits, selections = {"max_deviation": 6}, {"draft": 7, "plain": 8}
-    expected = Speculation(1, 2, 3, {"late": 4}, 5, 0.75, limits, selections, 9, 10, 11)
+    expected = Speculation(1, 2, 3, {"late": 4}, 5, 0.75, limits, selections, 9, 10, 11, strength=1.5)
     finish = inference_pb2.Finish(reason=common_pb2.FINISH_REASON_STOP, speculation=stats)
     assert finish_of(finish).speculation == speculation_of(stats) == expected

@@ -166,7 +166,6 @@ def test_absent_fields_take_the_models_defaults() -> None:
         draft=True,
         budget=12,
         proposal=COUPLED,
-        strength=2.0,
         selection=common_pb2.SELECTION_RULE_AUTO,
         wait=common_pb2.WAIT_MODE_DEADLINE,
     )

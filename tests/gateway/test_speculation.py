@@ -167,7 +167,7 @@ def test_the_proposal_of_a_request_that_names_none(
 ) -> None:
     answer = resolved(Params(nucleus=nucleus), sampling)
     assert answer.proposal == proposal
-    assert answer.HasField("strength") == (proposal == COUPLED), "only coupled proposals have a strength"
+    assert not answer.HasField("strength"), "the target learns it"
 
 
 def test_absent_modes_take_the_models_and_named_ones_win() -> None:

@@ -37,7 +37,9 @@ from target.wire import PATIENCE_S, Directory, WireDrafter, serving, until
 CODEC = FrameCodec(tokenizer_fingerprint="ours", vocab_size=50, max_nodes=8, max_depth=4)
 
 
-def opened(session: int = 7, epoch: int = 1, budget: int = 4, wish: DraftWish | None = None) -> Open:
+def opened(
+    session: int = 7, epoch: int = 1, budget: int = 4, wish: DraftWish | None = None, strength: float = 0.0
+) -> Open:
     return Open(
         session=session,
         epoch=epoch,
@@ -48,6 +50,7 @@ def opened(session: int = 7, epoch: int = 1, budget: int = 4, wish: DraftWish | 
         eos_token_ids=(4, 5),
         learn=True,
         budget=budget,
+        strength=strength,
     )
 
 
@@ -87,6 +90,7 @@ class Harness:
         """The generation of the next connection; skips what is told of failures before."""
         while not isinstance(event := await self.next(), LinkUp):
             assert isinstance(event, LinkDown)
+        assert event.proposer == "wire"
         return event.generation
 
     def send(self, generation: int, *updates: Open | Advance | Close) -> bool:
@@ -109,7 +113,7 @@ async def test_frames_of_a_step_travel_together_and_trees_come_back() -> None:
         generation = await harness.up()
         assert harness.link.state == "ready"
         assert harness.link.address == address
-        coupled = opened(session=8, epoch=3, budget=2, wish=DraftWish(8, Proposal.COUPLED, strength=2.5))
+        coupled = opened(session=8, epoch=3, budget=2, wish=DraftWish(8, Proposal.COUPLED), strength=2.5)
         assert harness.send(generation, opened(), coupled)
         trees = [await harness.next(), await harness.next()]
         assert [(tree.session, tree.epoch, tree.base_length) for tree in trees] == [(7, 1, 3), (8, 3, 3)]  # type: ignore[union-attr]

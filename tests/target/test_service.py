@@ -115,10 +115,6 @@ async def test_stop_strings_go_by_the_tokenizer() -> None:
             {"sampling": sampling(temperature=1.0), "speculation": speculation(proposal=3, selection=4)},
             "speculation.selection: got 'rerank', allowed: draft, draw_first or auto",
         ),
-        (
-            {"sampling": sampling(temperature=1.0), "speculation": speculation(proposal=2)},
-            "speculation.strength: got 'nothing'",
-        ),
     ],
 )
 async def test_bad_fields_are_refused_by_name(fields: dict[str, object], text: str) -> None:

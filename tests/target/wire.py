@@ -192,8 +192,6 @@ def speculation(
     **fields: object,
 ) -> common_pb2.SpeculationParams:
     """Complete parameters."""
-    if proposal == common_pb2.PROPOSAL_COUPLED:
-        fields.setdefault("strength", 2.0)
     return common_pb2.SpeculationParams(
         draft=True,
         budget=budget,

@@ -9,7 +9,7 @@ from typing import Any
 
 from paceline_client.commands.connect import add_connection_options, connect
 from paceline_client.commands.summary import counts
-from paceline_client.service import DrafterState, ModelInfo, Status, TargetState
+from paceline_client.service import DrafterState, ModelInfo, Status, StrengthState, TargetState
 
 
 def add_parser(subparsers: Any) -> None:
@@ -74,7 +74,15 @@ def _target_rows(target: TargetState) -> list[tuple[str, str]]:
     kept = [(target.row_cache_hits, "rows from the cache"), (target.relaxed, "tokens relaxed")]
     if any(n for n, _ in kept):
         rows.append(("", ", ".join(f"{n} {what}" for n, what in kept if n)))
+    learned = [_strength(each) for each in target.strengths if each.in_force]
+    if learned:
+        rows.append(("", f"coupling strength in force: {', '.join(learned)}"))
     return rows
+
+
+def _strength(state: StrengthState) -> str:
+    warm = f"up to temperature {state.temperature_to:g}" if state.temperature_to else "above"
+    return f"{state.proposer} {warm} {state.strength:g} ({state.accepted_per_round:.2f} accepted per drafted round)"
 
 
 def _modes(info: ModelInfo) -> str:

@@ -96,6 +96,7 @@ def finish_json(finish: Finish) -> dict[str, Any]:
             "row_passes": finish.speculation.row_passes,
             "row_cache_hits": finish.speculation.row_cache_hits,
             "verification": finish.speculation.verification,
+            "strength": finish.speculation.strength,
         },
         "timings": {"ttft_s": finish.timings.ttft_s, "total_s": finish.timings.total_s},
         "seed": finish.seed,

@@ -21,7 +21,7 @@ from paceline.speculation.modes import Proposal, Selection, WaitFor, refusal
 from paceline.speculation.sampling import SamplingParams
 from paceline.v1 import common_pb2, inference_pb2
 
-MIN_STRENGTH, MAX_STRENGTH, DEFAULT_STRENGTH = 0.1, 1e6, 2.0
+MIN_STRENGTH, MAX_STRENGTH = 0.1, 1e6
 MAX_WAIT_MS = 60_000
 
 Number = TypeVar("Number", bound=int)
@@ -33,9 +33,8 @@ def speculation(
 ) -> common_pb2.SpeculationParams:
     """The parameters for a target that serves `model`. They are checked also where the request decodes plainly.
 
-    Strength is set with coupled proposals only, `deadline_ms` with WAIT_MODE_DEADLINE only, and not where neither the
-    request nor the model names one; `learn` only where the request says so. Raises
-    InvalidField naming field, value and what is allowed.
+    Strength and `learn` are set only where the request names them, `deadline_ms` with WAIT_MODE_DEADLINE only, and not
+    where neither the request nor the model names one. Raises InvalidField naming field, value and what is allowed.
     """
     if asked.HasField("budget") and asked.budget > model.max_budget:
         raise InvalidField("speculation.budget", asked.budget, f"0 to {model.max_budget} (max_budget)")
@@ -102,7 +101,7 @@ def _named(field: str, number: Number, known: Mapping[Number, Mode]) -> Mode | N
 
 def _strength(asked: common_pb2.SpeculationParams, proposal: Proposal) -> float | None:
     if not asked.HasField("strength"):
-        return DEFAULT_STRENGTH if proposal is Proposal.COUPLED else None
+        return None  # the target learns it
     if proposal is not Proposal.COUPLED:
         raise InvalidField(
             "speculation.strength",

@@ -19,8 +19,8 @@ DEFAULT_LAYERS = "0-6,8-11,13-16,20-29"
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `study selection`."""
-    _add_prompts(parser, 2)
-    _add_layers(parser)
+    add_prompts(parser, 2)
+    add_layers(parser)
     parser.add_argument("--stretch", type=int, default=24, help="tokens of a reply in which rounds begin (default 24)")
     parser.add_argument("--contexts", type=int, default=4, help="contexts of a reply for exact figures (default 4)")
 
@@ -35,15 +35,15 @@ def run_selection(args: argparse.Namespace, progress: Callable[[str], None]) -> 
         settings = SelectionSettings(stretch=args.stretch, contexts=args.contexts)
     except ValueError as error:
         raise InvalidField("--contexts", args.contexts, str(error)) from error
-    targets = [TargetChoice(*each) for each in _models(args)]
+    targets = [TargetChoice(*each) for each in models_of(args)]
     prompts = load_prompts(args.prompts, args.per_category)
     return study_selection(targets, prompts, settings, args.out, progress, args.threads)
 
 
 def add_nucleus(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `study nucleus`."""
-    _add_prompts(parser, 1)
-    _add_layers(parser)
+    add_prompts(parser, 1)
+    add_layers(parser)
     parser.add_argument("--new-tokens", type=int, default=40, help="tokens of a reply to a prompt (default 40)")
     parser.add_argument("--tasks", type=int, default=4, help="tasks of each kind (default 4)")
 
@@ -54,7 +54,7 @@ def run_nucleus(args: argparse.Namespace, progress: Callable[[str], None]) -> Re
     from paceline.study.prompts import load_prompts
     from paceline.study.study_nucleus import study_nucleus
 
-    (model, layers), *more = _models(args)
+    (model, layers), *more = models_of(args)
     if more or not layers:
         raise InvalidField("--target", args.target, "one MODEL=LAYERS")
     settings = NucleusSettings(new_tokens=args.new_tokens, tasks_per_kind=args.tasks)
@@ -64,8 +64,8 @@ def run_nucleus(args: argparse.Namespace, progress: Callable[[str], None]) -> Re
 
 def add_overlap(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `study overlap`."""
-    _add_prompts(parser, 1)
-    _add_layers(parser)
+    add_prompts(parser, 1)
+    add_layers(parser)
     parser.add_argument("--rtt-ms", type=float, nargs="+", default=[0, 2, 5, 10], help="round trips (default 0 2 5 10)")
     parser.add_argument("--pass-ms", type=float, default=25, help="a pass of the simulated target (default 25)")
     parser.add_argument("--level-ms", type=float, default=4, help="a level of the simulated drafter (default 4)")
@@ -78,7 +78,7 @@ def run_overlap(args: argparse.Namespace, progress: Callable[[str], None]) -> Re
     from paceline.study.prompts import load_prompts
     from paceline.study.study_overlap import OverlapSettings, study_overlap
 
-    (model, layers), *more = _models(args)
+    (model, layers), *more = models_of(args)
     if more or not layers:
         raise InvalidField("--target", args.target, "one MODEL=LAYERS")
     for name in ("rtt_ms", "pass_ms", "level_ms"):
@@ -99,7 +99,8 @@ def run_overlap(args: argparse.Namespace, progress: Callable[[str], None]) -> Re
     return study_overlap(settings, model, layers, prompts, args.out, progress)
 
 
-def _add_prompts(parser: argparse.ArgumentParser, per_category: int) -> None:
+def add_prompts(parser: argparse.ArgumentParser, per_category: int) -> None:
+    """Adds --prompts, --per-category and --threads."""
     parser.add_argument("--prompts", type=Path, required=True, help="JSON lines with prompt, and optional category")
     parser.add_argument(
         "--per-category", type=int, default=per_category, help=f"prompts of each category (default {per_category})"
@@ -107,7 +108,8 @@ def _add_prompts(parser: argparse.ArgumentParser, per_category: int) -> None:
     parser.add_argument("--threads", type=int, default=2, help="of torch (default 2)")
 
 
-def _add_layers(parser: argparse.ArgumentParser) -> None:
+def add_layers(parser: argparse.ArgumentParser) -> None:
+    """Adds --target."""
     parser.add_argument(
         "--target",
         action="append",
@@ -117,7 +119,8 @@ def _add_layers(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _models(args: argparse.Namespace) -> list[tuple[str, tuple[int, ...]]]:
+def models_of(args: argparse.Namespace) -> list[tuple[str, tuple[int, ...]]]:
+    """Each --target with its layers; none for a target without a model drafter."""
     from paceline.study.loaded import layer_list
 
     found = []

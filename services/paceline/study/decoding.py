@@ -47,13 +47,14 @@ def decode(
     drafts: SessionDrafts,
     prompts: Sequence[Sequence[int]],
     params: SamplingParams,
-    rule: Nucleus,
+    rule: Nucleus | None,
     new_tokens: int,
 ) -> list[Reply]:
     """Decodes every prompt to an end token or `new_tokens`; the rounds of all share their passes.
 
-    Prompt number i has seed `params.seed + i`. The draws are of the stream of nucleus requests, whatever the mass, so
-    that replies of different masses differ by relaxation alone.
+    Prompt number i has seed `params.seed + i`. With a rule the draws are of the stream of nucleus requests, whatever
+    the mass, so that replies of different masses differ by relaxation alone; without one they are of the stream that
+    coupled trees follow.
     """
     kv = runner.kv
     sessions: dict[int, _Session] = {}
@@ -94,7 +95,7 @@ def _read(runner: ModelRunner, session: _Session) -> None:
 
 
 def _settle(
-    runner: ModelRunner, session: _Session, tree: DraftTree, rows: PassRows, segment: int, rule: Nucleus
+    runner: ModelRunner, session: _Session, tree: DraftTree, rows: PassRows, segment: int, rule: Nucleus | None
 ) -> Walk:
     """The walk of a round, kept in the KV and booked in the reply."""
     vocab_size, params, reply = runner.info.vocab_size, session.params, session.reply
@@ -106,15 +107,17 @@ def _settle(
         return process(logits_at(node), params, vocab_size)
 
     def nucleus_at(node: int) -> Row:
+        assert rule is not None
         return nucleus(process(logits_at(node), rule.row_params(params), vocab_size), rule.mass)
 
+    relaxing = None if rule is None else Relaxing(rule, reply.ledger, len(reply.tokens), row_at, nucleus_at)
     walk = verify(
         tree,
         row_at,
-        SeededChoices(params, plain=Purpose.NUCLEUS),
+        SeededChoices(params, plain=Purpose.DRAW if rule is None else Purpose.NUCLEUS),
         len(session.prompt) + len(reply.tokens),
         runner.info.eos_token_ids.__contains__,
-        Relaxing(rule, reply.ledger, len(reply.tokens), row_at, nucleus_at),
+        relaxing,
     )
     runner.kv.keep(session.sequence, [0, *(node + 1 for node in walk.accepted)])
     for node, token in zip((ROOT, *walk.accepted), walk.tokens, strict=False):
@@ -123,6 +126,6 @@ def _settle(
     reply.rounds += 1
     reply.accepted += len(walk.accepted)
     reply.relaxed += len(walk.relaxed)
-    reply.ledger = walk.ledger
+    reply.ledger = walk.ledger if rule is not None else reply.ledger
     reply.sizes.append(len(tree))
     return walk

@@ -34,18 +34,21 @@ class Target:
         return self.tokenizer.encode(prompt.text)[:limit]
 
 
-def load_target(name: str, kv_tokens: int) -> Target:
-    """Loads a target in float32, its passes timed."""
+def load_target(name: str, kv_tokens: int, measure_s: float = 2.0) -> Target:
+    """Loads a target in float32, its passes timed for `measure_s` seconds, and up to five times that if it must be."""
     folder = default_store().resolve(name)
     tokenizer = load_tokenizer(folder)
     spec = ModelSpec(str(folder), name=name, dtype=DTYPE)
-    return Target(name, folder, tokenizer, load_runner(spec, kv_tokens, vocab_size=tokenizer.vocab_size))
+    return Target(
+        name, folder, tokenizer, load_runner(spec, kv_tokens, vocab_size=tokenizer.vocab_size, measure_s=measure_s)
+    )
 
 
-def load_drafter(target: Target, layers: Sequence[int], kv_tokens: int) -> ModelRunner:
+def load_drafter(target: Target, layers: Sequence[int], kv_tokens: int, measure_s: float = 2.0) -> ModelRunner:
     """Loads the copy of the target that has only `layers`, made in the home folder unless it is there."""
     folder = truncated_model(target.folder, layers, home_folder(os.environ) / "truncated")
-    return load_runner(ModelSpec(str(folder), dtype=DTYPE), kv_tokens, vocab_size=target.tokenizer.vocab_size)
+    spec, vocab_size = ModelSpec(str(folder), dtype=DTYPE), target.tokenizer.vocab_size
+    return load_runner(spec, kv_tokens, vocab_size=vocab_size, measure_s=measure_s)
 
 
 def layer_list(text: str) -> tuple[int, ...]:

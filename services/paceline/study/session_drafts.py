@@ -51,19 +51,27 @@ class SessionDrafts(Protocol):
 
 
 class RankedDrafts:
-    """A proposer's ranked trees."""
+    """A proposer's ranked trees, or coupled ones at a strength."""
 
     def __init__(
-        self, proposer: Proposer, meter: MeteredRunner | None, vocab_size: int, eos: frozenset[int], budget: int
+        self,
+        proposer: Proposer,
+        meter: MeteredRunner | None,
+        vocab_size: int,
+        eos: frozenset[int],
+        budget: int,
+        strength: float | None = None,
     ) -> None:
-        """`meter`: the runner of a model proposer; None takes the proposer's own time."""
+        """`meter`: the runner of a model proposer; None takes the proposer's own time. No `strength`: ranked trees."""
+        self._proposal = Proposal.RANKED if strength is None else Proposal.COUPLED
+        self._strength = 1.0 if strength is None else strength
         self._proposer, self._meter, self._budget = proposer, meter, budget
         self._vocab_size, self._eos = vocab_size, eos
         self.seconds = 0.0
 
     def open(self, session: int, prompt: Sequence[int], params: SamplingParams) -> None:
         """Starts a session and reads its prompt."""
-        options = DraftOptions(Proposal.RANKED, 1.0, params, self._eos, self._vocab_size, learn=False)
+        options = DraftOptions(self._proposal, self._strength, params, self._eos, self._vocab_size, learn=False)
         self._proposer.open(session, np.asarray(prompt, dtype=np.int32), len(prompt), options)
         self._proposed({session: 0})
 

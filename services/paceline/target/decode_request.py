@@ -132,8 +132,6 @@ def _wish(message: target_pb2.DecodeRequest, sampling: SamplingParams, max_budge
     refused = refusal(proposal, selection, nucleus=wanted.HasField("nucleus"), greedy=sampling.greedy)
     if refused is not None:
         raise InvalidField(f"speculation.{refused.field}", refused.value, refused.allowed, refused.remedy)
-    if proposal is Proposal.COUPLED and not wanted.HasField("strength"):
-        raise InvalidField("speculation.strength", "nothing", f"{MIN_STRENGTH:g} to {MAX_STRENGTH:g}")
     deadline_s = None
     if wanted.HasField("deadline_ms"):
         if wait is not WaitFor.DEADLINE:
@@ -144,7 +142,7 @@ def _wish(message: target_pb2.DecodeRequest, sampling: SamplingParams, max_budge
     return DraftWish(
         budget=wanted.budget,
         proposal=proposal,
-        strength=wanted.strength if proposal is Proposal.COUPLED else DraftWish().strength,
+        strength=wanted.strength if proposal is Proposal.COUPLED and wanted.HasField("strength") else None,
         selection=selection,
         wait=wait,
         deadline_s=deadline_s,

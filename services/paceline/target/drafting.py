@@ -22,6 +22,7 @@ from paceline.target.fallback import Fallback
 from paceline.target.lapse import Lapse
 from paceline.target.port import Advance, DraftFault, Open, Retry, RowTold, TreeArrived
 from paceline.target.request import SessionRequest
+from paceline.target.strength import Coupling, Strengths
 
 ROW_TOKENS = 64  # of a row that is told
 FIRST_PAUSE_S = 0.25  # before a refused session is offered again; doubles
@@ -40,18 +41,19 @@ class DraftTiming:
 class LinkView:
     """The connection as the compute thread knows it; shared by all sessions."""
 
-    __slots__ = ("_lapse", "_met", "_missed", "generation", "reason", "timing")
+    __slots__ = ("_lapse", "_met", "_missed", "generation", "proposer", "reason", "timing")
 
     def __init__(self, timing: DraftTiming) -> None:
         self.timing = timing
         self.generation: int | None = None  # None: no drafter is reached
+        self.proposer = ""  # kind of the drafter reached last
         self.reason = Fallback.ABSENT  # why not
         self._lapse = Lapse(timing.suspend_after)
         self._missed = self._met = False  # in this step
 
-    def up(self, generation: int) -> None:
+    def up(self, generation: int, proposer: str = "") -> None:
         """A drafter is reached. It knows no session."""
-        self.generation = generation
+        self.generation, self.proposer = generation, proposer
         self._lapse = Lapse(self.timing.suspend_after)
         self._missed = self._met = False
 
@@ -99,14 +101,17 @@ class Drafting:
     """Drafter state of one session. Compute thread only."""
 
     __slots__ = (
-        "_answered", "_asked", "_deadline_s", "_fault", "_generation", "_growing", "_key_seed", "_lapse", "_link",
-        "_open", "_pauses", "_refused", "_request", "_retry_at", "_row", "_sent", "_tree", "_tree_length", "asked_at",
-        "epoch", "took_s", "tree_at",
+        "_answered", "_asked", "_coupling", "_deadline_s", "_fault", "_generation", "_growing", "_key_seed", "_lapse",
+        "_link", "_open", "_pauses", "_refused", "_request", "_retry_at", "_row", "_sent", "_tree", "_tree_length",
+        "asked_at", "epoch", "took_s", "tree_at",
     )  # fmt: skip
 
-    def __init__(self, request: SessionRequest, link: LinkView) -> None:
+    def __init__(self, request: SessionRequest, link: LinkView, strengths: Strengths | None = None) -> None:
         self._request, self._link = request, link
         wish = request.wish
+        self._coupling = (
+            Coupling(strengths or Strengths(), request.sampling.temperature, wish.strength) if wish.coupled else None
+        )
         self._deadline_s = math.inf if wish.wait is WaitFor.TREE else wish.deadline_s or link.timing.deadline_s
         self._key_seed = propose_seed(request.sampling.seed, request.sampling.choice) if wish.sampled else None
         self.epoch = 0
@@ -168,6 +173,7 @@ class Drafting:
             return Open(
                 session, self.epoch + 1, context.copy(0), context.prompt_length, self._request.wish,
                 self._request.sampling, eos, learn, budget,
+                0.0 if self._coupling is None else self._coupling.choose(link.proposer),
             )  # fmt: skip
         row, self._row = self._row, None
         if row is not None and row.base_length == self._sent:
@@ -268,6 +274,21 @@ class Drafting:
             self._retry_at = now + min(FIRST_PAUSE_S * 2**self._pauses, LONGEST_PAUSE_S)
         self._pauses += fault.retry is not Retry.ASK
         return True
+
+    @property
+    def strength(self) -> float:
+        """Coupling strength of its trees; 0 before it is chosen, and where proposals are not coupled."""
+        return 0.0 if self._coupling is None else self._coupling.strength
+
+    def walked(self, accepted: int) -> None:
+        """A round with a tree has ended."""
+        if self._coupling is not None:
+            self._coupling.walked(accepted)
+
+    def ended(self) -> None:
+        """The session is over."""
+        if self._coupling is not None:
+            self._coupling.report()
 
     def moved(self, tokens: tuple[int, ...]) -> None:
         """The context has grown by `tokens`."""

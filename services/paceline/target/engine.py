@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 
@@ -32,6 +32,7 @@ from paceline.target.round import Rounds, SelectionRule
 from paceline.target.row_cache import RowCache
 from paceline.target.seats import Seats
 from paceline.target.session import Session, Sink
+from paceline.target.strength import StrengthLine, Strengths
 from paceline.target.talk import DrafterTalk
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ class EngineStatus:
     kv_pages_total: int
     suspended: bool  # the drafter missed several deadlines in a row and is not waited for
     totals: Totals
+    strengths: Sequence[StrengthLine]  # what was learned of coupling
 
 
 def seeded_choices(request: SessionRequest) -> Choices:
@@ -98,6 +100,7 @@ class TargetEngine:
         self._roster = Roster(runner.kv, config.max_sessions)
         timing = DraftTiming(config.draft_deadline_ms / 1e3, config.probe_ms / 1e3, config.suspend_after)
         self._link = LinkView(timing)
+        self._strengths = Strengths()
         self._eos = runner.info.eos_token_ids if eos_token_ids is None else eos_token_ids
         talk = DrafterTalk(self._link, port or NoDrafter(), tuple(sorted(self._eos)), learn=config.learn)
         self._ids = count(1)
@@ -187,6 +190,7 @@ class TargetEngine:
             kv_pages_total=self._runner.kv.pages_total,
             suspended=self._link.suspended,
             totals=self.counters.totals(),
+            strengths=self._strengths.lines(),
         )
 
     # -- compute thread -----------------------------------------------------------------------------------------------
@@ -206,7 +210,7 @@ class TargetEngine:
             submit.sink,
             context=Context(request.prompt, request.delivered, len(request.prompt) + room),
             choices=self._choices(request),
-            drafting=Drafting(request, self._link),
+            drafting=Drafting(request, self._link, self._strengths),
             ending=ending,
             resumed=ending.cut(request.delivered.tolist()),
             now=submit.at,

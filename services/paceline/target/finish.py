@@ -33,6 +33,7 @@ class SessionStats:
     row_hits: int = 0  # rows taken from the row cache
     nucleus: bool = False  # whether the nucleus rule could accept
     held_back: int = 0  # drawn tokens that were not emitted, to hold their row
+    strength: float = 0.0  # coupling strength of the last trees; 0 where there were none, or not coupled
 
 
 @dataclass(frozen=True, slots=True)

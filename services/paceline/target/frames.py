@@ -61,7 +61,7 @@ class FrameCodec:
         wish = update.wish
         options = draft_pb2.DraftOptions(
             proposal=PROPOSAL_NUMBERS[wish.proposal],
-            strength=wish.strength if wish.coupled else 0.0,
+            strength=update.strength,
             sampling=sampling_to_proto(update.sampling, with_seed=wish.coupled),
             eos_token_ids=update.eos_token_ids,
             learn=update.learn,

@@ -143,33 +143,35 @@ class DrafterLink:
         try:
             async with self._open_channel(lease.address) as channel:
                 stub = draft_pb2_grpc.DraftServiceStub(channel)
-                if await self._suits(stub, lease):
-                    await self._serve(stub, lease)
+                proposer = await self._suits(stub, lease)
+                if proposer is not None:
+                    await self._serve(stub, lease, proposer)
         except grpc.aio.AioRpcError as error:
             self._say(f"drafter {lease.address}: {error.code().name}: {error.details()}")
         except Exception:
             log.exception("drafter %s: the link broke", lease.address)
 
-    async def _suits(self, stub: draft_pb2_grpc.DraftServiceStub, lease: DrafterLease) -> bool:
+    async def _suits(self, stub: draft_pb2_grpc.DraftServiceStub, lease: DrafterLease) -> str | None:
+        """Its kind of proposer; None if its tokenizer is another one."""
         answer = await stub.GetDrafterStatus(
             draft_pb2.GetDrafterStatusRequest(), timeout=self._timing.connect_timeout_s, wait_for_ready=True
         )
         theirs, ours = answer.tokenizer_fingerprint, self._codec.tokenizer_fingerprint
         if not theirs or theirs == ours:
-            return True
+            return answer.status.proposer
         self._say(
             f"drafter {lease.address} has another tokenizer (fingerprint {theirs[:12]}, ours {ours[:12]});"
             " start it with the target's tokenizer"
         )
         self._events([LinkDown(Fallback.TOKENIZER_MISMATCH)])
-        return False
+        return None
 
-    async def _serve(self, stub: draft_pb2_grpc.DraftServiceStub, lease: DrafterLease) -> None:
+    async def _serve(self, stub: draft_pb2_grpc.DraftServiceStub, lease: DrafterLease, proposer: str) -> None:
         call = stub.Draft()
         self._generation += 1
         connection = _Connection(self._generation, lease.address, stub)
         self._connection, self.state = connection, "ready"
-        self._events([LinkUp(connection.generation)])
+        self._events([LinkUp(connection.generation, proposer)])
         self._say("")
         log.info("drafter %s: linked", lease.address)
         tasks = [asyncio.create_task(self._write(connection, call)), asyncio.create_task(self._read(connection, call))]

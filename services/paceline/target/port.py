@@ -34,6 +34,7 @@ class Open:
     eos_token_ids: tuple[int, ...]  # tokens a tree does not grow below; empty where the request ignores them
     learn: bool  # whether the drafter may learn from this text for other sessions
     budget: int  # nodes wanted of the first tree; 0 asks for none
+    strength: float = 0.0  # coupling strength; 0 where proposals are not coupled
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,6 +95,7 @@ class LinkUp:
     """A drafter is reached; every session may be opened there."""
 
     generation: int  # number of the connection
+    proposer: str = ""  # its kind
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ class DraftWish:
 
     budget: int = 0  # draft nodes per round; 0 decodes plainly
     proposal: Proposal = Proposal.RANKED
-    strength: float = 2.0  # weight of the drafter's probabilities against the noise; coupled proposals only
+    strength: float | None = None  # coupling strength; None: learned, and where proposals are not coupled
     selection: Selection = Selection.DRAFT
     wait: WaitFor = WaitFor.DEADLINE
     deadline_s: float | None = None  # of a tree; None: the replica's

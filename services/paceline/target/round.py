@@ -249,6 +249,8 @@ def settle(turn: Turn, outcome: Walk, served: ServedRows, kv: KVCache, now: floa
     session.drafted += len(turn.tree)
     session.accepted += accepted
     session.relaxed += len(relaxed)
+    if len(turn.tree):
+        session.drafting.walked(accepted)
     session.ledger = outcome.ledger if session.request.nucleus is not None else session.ledger
     session.held_back += kept is not None
     session.row_hits += turn.row_hit

@@ -130,6 +130,7 @@ def _finish(finish: Finish) -> target_pb2.DecodeResponse:
                 row_passes=stats.row_passes,
                 row_cache_hits=stats.row_hits,
                 tokens_held_back=stats.held_back,
+                strength=stats.strength,
                 verification="nucleus" if stats.nucleus else "exact",
             ),
             timings=common_pb2.Timings(ttft_s=finish.ttft_s, total_s=finish.total_s),

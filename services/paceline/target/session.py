@@ -123,6 +123,7 @@ class Session:
                 row_passes=self.row_passes,
                 row_hits=self.row_hits,
                 held_back=self.held_back,
+                strength=self.drafting.strength,
                 nucleus=self.request.nucleus is not None,
             ),
             ttft_s=0.0 if first is None else first - self.started_at,

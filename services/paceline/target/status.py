@@ -9,6 +9,7 @@ from paceline.rpc.convert import SELECTION_NUMBERS, WAIT_NUMBERS
 from paceline.speculation.modes import Selection, WaitFor
 from paceline.target.engine import TargetEngine
 from paceline.target.link import DrafterLink
+from paceline.target.strength import StrengthLine
 from paceline.v1 import common_pb2, inference_pb2, target_pb2
 
 
@@ -88,6 +89,7 @@ class StatusReport:
                 selection_reason=totals.reason,
                 row_cache_hits=totals.row_hits,
                 relaxed=totals.relaxed,
+                strengths=[_strength(line) for line in state.strengths],
                 drafter_address=self._link.address if self._link is not None else "",
                 drafter_state=self._drafter_state(suspended=state.suspended),
             ),
@@ -101,3 +103,14 @@ class StatusReport:
 
     async def _drafter(self) -> inference_pb2.DrafterStatus | None:
         return await self._link.drafter_status() if self._link is not None else None
+
+
+def _strength(line: StrengthLine) -> inference_pb2.StrengthState:
+    return inference_pb2.StrengthState(
+        proposer=line.proposer,
+        temperature_to=line.temperature_to,
+        strength=line.strength,
+        in_force=line.in_force,
+        sessions=line.sessions,
+        accepted_per_round=line.accepted,
+    )

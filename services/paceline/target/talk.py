@@ -62,7 +62,7 @@ class DrafterTalk:
         self._goodbyes.clear()  # the end of the stream has said them
         self._warned.clear()
         if isinstance(event, LinkUp):
-            self.link.up(event.generation)
+            self.link.up(event.generation, event.proposer)
         else:
             self.link.down(event.reason)
 
@@ -85,6 +85,7 @@ class DrafterTalk:
 
     def goodbye(self, session: Session, *, complete: bool) -> None:
         """The session ends. A complete reply's last tokens are told first, for a drafter that learns."""
+        session.drafting.ended()
         if not session.drafting.told:
             return
         if complete and self._learn and session.request.teaches:

@@ -110,7 +110,7 @@ class Usage(_message.Message):
     def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ...) -> None: ...
 
 class SpeculationStats(_message.Message):
-    __slots__ = ("rounds", "drafted", "accepted", "fallbacks", "relaxed_tokens", "deviation_spent", "limits_applied", "selections", "row_passes", "row_cache_hits", "tokens_held_back", "verification")
+    __slots__ = ("rounds", "drafted", "accepted", "fallbacks", "relaxed_tokens", "deviation_spent", "limits_applied", "selections", "row_passes", "row_cache_hits", "tokens_held_back", "verification", "strength")
     class FallbacksEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -144,6 +144,7 @@ class SpeculationStats(_message.Message):
     ROW_CACHE_HITS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_HELD_BACK_FIELD_NUMBER: _ClassVar[int]
     VERIFICATION_FIELD_NUMBER: _ClassVar[int]
+    STRENGTH_FIELD_NUMBER: _ClassVar[int]
     rounds: int
     drafted: int
     accepted: int
@@ -156,7 +157,8 @@ class SpeculationStats(_message.Message):
     row_cache_hits: int
     tokens_held_back: int
     verification: str
-    def __init__(self, rounds: _Optional[int] = ..., drafted: _Optional[int] = ..., accepted: _Optional[int] = ..., fallbacks: _Optional[_Mapping[str, int]] = ..., relaxed_tokens: _Optional[int] = ..., deviation_spent: _Optional[float] = ..., limits_applied: _Optional[_Mapping[str, int]] = ..., selections: _Optional[_Mapping[str, int]] = ..., row_passes: _Optional[int] = ..., row_cache_hits: _Optional[int] = ..., tokens_held_back: _Optional[int] = ..., verification: _Optional[str] = ...) -> None: ...
+    strength: float
+    def __init__(self, rounds: _Optional[int] = ..., drafted: _Optional[int] = ..., accepted: _Optional[int] = ..., fallbacks: _Optional[_Mapping[str, int]] = ..., relaxed_tokens: _Optional[int] = ..., deviation_spent: _Optional[float] = ..., limits_applied: _Optional[_Mapping[str, int]] = ..., selections: _Optional[_Mapping[str, int]] = ..., row_passes: _Optional[int] = ..., row_cache_hits: _Optional[int] = ..., tokens_held_back: _Optional[int] = ..., verification: _Optional[str] = ..., strength: _Optional[float] = ...) -> None: ...
 
 class Timings(_message.Message):
     __slots__ = ("ttft_s", "total_s")

@@ -161,7 +161,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class TargetStatus(_message.Message):
-    __slots__ = ("address", "incarnation", "active_sessions", "queued_sessions", "kv_pages_used", "kv_pages_total", "passes", "accepted", "drafted", "emitted", "fallbacks", "drafter_address", "drafter_state", "selections", "selection_reason", "row_cache_hits", "relaxed")
+    __slots__ = ("address", "incarnation", "active_sessions", "queued_sessions", "kv_pages_used", "kv_pages_total", "passes", "accepted", "drafted", "emitted", "fallbacks", "drafter_address", "drafter_state", "selections", "selection_reason", "row_cache_hits", "relaxed", "strengths")
     class FallbacksEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -193,6 +193,7 @@ class TargetStatus(_message.Message):
     SELECTION_REASON_FIELD_NUMBER: _ClassVar[int]
     ROW_CACHE_HITS_FIELD_NUMBER: _ClassVar[int]
     RELAXED_FIELD_NUMBER: _ClassVar[int]
+    STRENGTHS_FIELD_NUMBER: _ClassVar[int]
     address: str
     incarnation: str
     active_sessions: int
@@ -210,7 +211,24 @@ class TargetStatus(_message.Message):
     selection_reason: str
     row_cache_hits: int
     relaxed: int
-    def __init__(self, address: _Optional[str] = ..., incarnation: _Optional[str] = ..., active_sessions: _Optional[int] = ..., queued_sessions: _Optional[int] = ..., kv_pages_used: _Optional[int] = ..., kv_pages_total: _Optional[int] = ..., passes: _Optional[int] = ..., accepted: _Optional[int] = ..., drafted: _Optional[int] = ..., emitted: _Optional[int] = ..., fallbacks: _Optional[_Mapping[str, int]] = ..., drafter_address: _Optional[str] = ..., drafter_state: _Optional[str] = ..., selections: _Optional[_Mapping[str, int]] = ..., selection_reason: _Optional[str] = ..., row_cache_hits: _Optional[int] = ..., relaxed: _Optional[int] = ...) -> None: ...
+    strengths: _containers.RepeatedCompositeFieldContainer[StrengthState]
+    def __init__(self, address: _Optional[str] = ..., incarnation: _Optional[str] = ..., active_sessions: _Optional[int] = ..., queued_sessions: _Optional[int] = ..., kv_pages_used: _Optional[int] = ..., kv_pages_total: _Optional[int] = ..., passes: _Optional[int] = ..., accepted: _Optional[int] = ..., drafted: _Optional[int] = ..., emitted: _Optional[int] = ..., fallbacks: _Optional[_Mapping[str, int]] = ..., drafter_address: _Optional[str] = ..., drafter_state: _Optional[str] = ..., selections: _Optional[_Mapping[str, int]] = ..., selection_reason: _Optional[str] = ..., row_cache_hits: _Optional[int] = ..., relaxed: _Optional[int] = ..., strengths: _Optional[_Iterable[_Union[StrengthState, _Mapping]]] = ...) -> None: ...
+
+class StrengthState(_message.Message):
+    __slots__ = ("proposer", "temperature_to", "strength", "in_force", "sessions", "accepted_per_round")
+    PROPOSER_FIELD_NUMBER: _ClassVar[int]
+    TEMPERATURE_TO_FIELD_NUMBER: _ClassVar[int]
+    STRENGTH_FIELD_NUMBER: _ClassVar[int]
+    IN_FORCE_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_PER_ROUND_FIELD_NUMBER: _ClassVar[int]
+    proposer: str
+    temperature_to: float
+    strength: float
+    in_force: bool
+    sessions: float
+    accepted_per_round: float
+    def __init__(self, proposer: _Optional[str] = ..., temperature_to: _Optional[float] = ..., strength: _Optional[float] = ..., in_force: _Optional[bool] = ..., sessions: _Optional[float] = ..., accepted_per_round: _Optional[float] = ...) -> None: ...
 
 class DrafterStatus(_message.Message):
     __slots__ = ("address", "incarnation", "proposer", "sessions", "streams")
