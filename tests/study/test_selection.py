@@ -14,7 +14,7 @@ from paceline.errors import InvalidField
 from paceline.runtime.models import ModelSpec
 from paceline.runtime.toy import ToyRunner
 from paceline.runtime.transformers_runner import load_runner
-from paceline.speculation.modes import Selection
+from paceline.speculation.modes import Proposal, Selection
 from paceline.speculation.rows import Row
 from paceline.speculation.sampling import SamplingParams
 from paceline.speculation.tree import DraftTree
@@ -28,6 +28,7 @@ from paceline.study.selection import RULES, Pair, SelectionSettings, Sources
 from paceline.study.selection_report import PairSums, pair_rows
 from paceline.study.selection_sums import first_tokens
 from paceline.study.truncated import truncated_model
+from support.drafting import grown
 from support.tiny import tiny_model
 
 TABLE = np.random.default_rng(1).dirichlet(np.full(6, 0.5), size=6)
@@ -76,9 +77,9 @@ def test_a_grown_tree_is_the_model_proposers(tmp_path: Path) -> None:
     for temperature in (0.0, 0.7):
         params = SamplingParams(temperature=temperature)
         proposer = ModelProposer(runner, "", max_depth=4, width=3, step_tokens=256, min_path_prob=0.0)
-        options = DraftOptions(False, 1.0, params, eos, 64, learn=False)
+        options = DraftOptions(Proposal.RANKED, 1.0, params, eos, 64, learn=False)
         proposer.open(0, np.asarray(context, dtype=np.int32), len(context), options)
-        (theirs,) = proposer.propose([Want(0, 12)])
+        (theirs,) = grown(proposer, Want(0, 12))
         proposer.close(0)
         source = ModelSource("tiny", runner, eos, 4, 3)
         source.tree([3, 9, 1], 5, params)  # a context that shares two tokens

@@ -87,7 +87,11 @@ async def _gaps(
         max_tokens=rounds,
         ignore_eos=True,
         speculation=common_pb2.SpeculationParams(
-            draft=draft, budget=8 if draft else 0, proposal=common_pb2.PROPOSAL_RANKED, strength=2.0
+            draft=draft,
+            budget=8 if draft else 0,
+            proposal=common_pb2.PROPOSAL_RANKED,
+            selection=common_pb2.SELECTION_RULE_DRAFT,
+            wait=common_pb2.WAIT_MODE_DEADLINE,
         ),
         request_id="overhead",
     )
