@@ -92,7 +92,7 @@ def test_texts_are_kept_whole_without_prompts_and_other_tenants() -> None:
     store.add([6, 6], 2)
     store.add([9, *range(600)], 1)
     assert store.revision == 2
-    for _ in range(4):  # nothing learned, then a part of the second, then all
+    for _ in range(12):  # nothing learned, then a part of the second, then all
         tokens, lengths = store.texts()
         assert tokens.tolist() == [1, 2, 3, *range(600)]
         assert lengths.tolist() == [3, 600]

@@ -15,8 +15,6 @@ from paceline.errors import Unavailable
 from paceline.rpc.server import DataPlaneServer
 from paceline.v1 import draft_pb2, draft_pb2_grpc
 
-IDLE_TOKENS = 64  # the store learns in a row while nobody waits, about 1 ms
-
 
 class DrafterServer:
     """Serves DraftService on its own address."""
@@ -58,11 +56,9 @@ class DrafterServer:
         proposer = self._proposer
         if proposer is None:
             proposer = await asyncio.to_thread(load_proposer, self._config, kept)
-
-        def upkeep() -> bool:
-            return kept.store.learn_part(IDLE_TOKENS)
-
-        engine = DrafterEngine(proposer, self._config.max_sessions, self._config.max_budget, upkeep=upkeep)
+        engine = DrafterEngine(
+            proposer, self._config.max_sessions, self._config.max_budget, upkeep=kept.store.learn_part
+        )
         servicer = DraftServicer(engine, proposer, self.incarnation)
         listener = DataPlaneServer(
             [draft_pb2.DESCRIPTOR.services_by_name["DraftService"].full_name],

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from paceline.drafter.ngrams import LONGEST, NGrams, context_keys, tenant_start
 
-LEARN_TOKENS = 256  # learned in one call, 10 to 15 us each: a long reply, or a file of them, holds nobody up
+LEARN_TOKENS = 64  # learned in one call, about 1 ms: a long reply, or a file of them, holds nobody up
 MB = 10**6
 
 
