@@ -208,3 +208,30 @@ def test_a_dead_thread_is_seen() -> None:
     bench.engine.submit(1, [opened(1, [5])], broken)
     bench.engine._thread.join(20)
     assert bench.engine.stalled_s() == float("inf")
+
+
+def test_upkeep_is_done_while_nothing_else_is_and_its_failure_stops_nobody() -> None:
+    parts: queue.Queue[int] = queue.Queue()
+    replies: queue.Queue[list[Reply]] = queue.Queue()
+    left = [3]
+
+    def upkeep() -> bool:
+        if left[0] < 0:
+            raise RuntimeError("out of order")
+        parts.put(left[0])
+        left[0] = max(0, left[0] - 1)
+        return left[0] > 0
+
+    engine = DrafterEngine(Echo(), max_sessions=8, max_budget=4, upkeep=upkeep)
+    engine.start()
+    try:
+        assert [parts.get(timeout=20) for _ in range(3)] == [3, 2, 1], "without a frame"
+        assert engine.stalled_s() < 20
+        left[0] = -1
+        for session in (1, 2):
+            engine.submit(1, [opened(session, [5], budget=2)], replies.put)
+            (reply,) = replies.get(timeout=20)
+            assert reply.tree is not None
+        assert parts.empty(), "it waits for the next frame once it is through"
+    finally:
+        engine.stop(20)
