@@ -13,10 +13,10 @@ import pytest
 
 from paceline.speculation.modes import Selection
 from paceline.speculation.noise import Purpose
-from paceline.speculation.nucleus import Ledger, Limit, Nucleus, nucleus
+from paceline.speculation.nucleus import Ledger, Limit, Nucleus
 from paceline.speculation.proposal_row import ProposalRow
 from paceline.speculation.rejection import recursion
-from paceline.speculation.rows import Row, smallest_set
+from paceline.speculation.rows import Row, nucleus, smallest_set
 from paceline.speculation.tree import ROOT, DraftTree
 from paceline.speculation.verify import Relaxing, verify
 from paceline.study.outcomes import ScriptedChoices, law, rounds, total_variation
