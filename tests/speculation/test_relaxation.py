@@ -244,7 +244,7 @@ def test_a_wrong_nucleus_is_seen(wrong: str, monkeypatch: pytest.MonkeyPatch) ->
 
     right = output()
     assert np.abs(right - row.probs).sum() / 2 == pytest.approx(0.1, abs=1e-12)
-    monkeypatch.setattr("paceline.speculation.nucleus.smallest_set", WRONG_SETS[wrong])
+    monkeypatch.setattr("paceline.speculation.rows.smallest_set", WRONG_SETS[wrong])
     assert np.abs(output() - right).max() > SEEN
 
 
