@@ -62,13 +62,14 @@ class GenerateFields(TypedDict, total=False):
     selection: Selection | None  # which of the target's rows shape the next tree
     wait: Wait | None  # how long the target waits for a tree
     draft_deadline_ms: int | None  # milliseconds to wait for a tree, 1 to 60000; wait="deadline" only
+    learn: bool | None  # False: no drafter learns from the reply
     nucleus: Nucleus | None  # None: exact verification
     trace: bool | None  # True: every Delta brings its rounds
     model: str  # refused if another one is served
 
 
 _SAMPLING = frozenset(("temperature", "top_k", "top_p", "seed"))
-_SPECULATION = frozenset(("draft", "budget", "strength"))
+_SPECULATION = frozenset(("draft", "budget", "strength", "learn"))
 _PLAIN = frozenset(("max_tokens", "ignore_eos", "model", "trace"))
 _NUCLEUS = {
     "mass": "0 (the exact rule) to 1",

@@ -31,6 +31,7 @@ class ModelInfo:
     selection: str = ""  # default, as the two below; "" if the server names none
     wait: str = ""
     draft_deadline_ms: int = 0  # 0 if the server names none
+    learn: bool = False  # whether drafters learn from replies where a request does not say
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,7 @@ def model_info_of(info: inference_pb2.GetModelInfoResponse) -> ModelInfo:
         selection=_word("selection", info.default_selection),
         wait=_word("wait", info.default_wait),
         draft_deadline_ms=info.default_deadline_ms,
+        learn=info.default_learn,
     )
 
 

@@ -81,6 +81,30 @@ def test_drafter_flag_replaces_the_files_drafter_and_keeps_its_place(local: str,
     assert got.settings.width == DrafterConfig().width, "a setting of the model proposer goes with it"
 
 
+@pytest.mark.parametrize(
+    ("settings", "flag", "left"),
+    [
+        ({"proposer": "model", "model": "d", "target_model": "m"}, "suffix", {}),
+        (
+            {"store_file": "f", "store_save_s": 5, "target_model": "m"},
+            "suffix",
+            {"store_file": "f", "target_model": "m"},
+        ),
+        ({"store_file": "f", "store_save_s": 5, "target_model": "m"}, "d", {"model": "d", "target_model": "m"}),
+    ],
+)
+def test_drafter_flag_drops_what_only_another_proposer_reads(
+    local: str, tmp_path: Path, settings: dict[str, Any], flag: str, left: dict[str, Any]
+) -> None:
+    text = local.replace(
+        "        proposer: suffix", "\n".join(f"        {name}: {settings[name]}" for name in settings)
+    )
+    got = options("--config", written(tmp_path, text), "--drafter", flag).app.drafter
+    assert got is not None
+    assert {name: getattr(got.settings, name) for name in left} == left
+    assert (got.settings.store_file, got.settings.target_model) == (left.get("store_file"), left.get("target_model"))
+
+
 def test_dtype_does_not_bring_a_drafter_back(local: str, tmp_path: Path) -> None:
     text = local[: local.index("    drafter:")] + "    drafter: null\n"
     path = written(tmp_path, text)
@@ -162,5 +186,11 @@ def test_completed_tells_every_service_the_targets_model() -> None:
     assert done.gateway.settings.model == "m"
     assert done.drafter is not None
     assert done.drafter.settings.target_model == "m"
+    kept = parse({"target": {"settings": {"model": "m"}}, "drafter": {"settings": {"store_file": "f"}}}).completed()
+    assert kept.drafter is not None
+    assert kept.drafter.settings.target_model == "m", "the file's ids are of its tokenizer"
+    without = parse({"target": {"settings": {"model": "m"}}}).completed()
+    assert without.drafter is not None
+    assert without.drafter.settings.target_model is None
     own = parse({"gateway": {"settings": {"model": "g"}}, "target": {"settings": {"model": "m"}}}).completed()
     assert own.gateway.settings.model == "g", "what was said stays"

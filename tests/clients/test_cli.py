@@ -83,7 +83,7 @@ async def test_every_option_reaches_the_server() -> None:
             "generate", "-", "--raw", "--max-tokens", "3", "--temperature", "0.7", "--top-k", "5", "--top-p", "0.9",
             "--seed", str(2**64 - 1), "--stop", "one", "--stop", "two", "--budget", "4", "--proposal", "coupled",
             "--strength", "1.5", "--selection", "draw_first", "--wait", "deadline", "--draft-deadline-ms", "25",
-            "--timeout", "20", "--json", "--address", served.address, stdin="from a pipe\n",
+            "--no-learn", "--timeout", "20", "--json", "--address", served.address, stdin="from a pipe\n",
         )  # fmt: skip
         target = served.targets[0]
         request = target.requests[0]
@@ -101,11 +101,13 @@ async def test_every_option_reaches_the_server() -> None:
         selection=common_pb2.SELECTION_RULE_DRAW_FIRST,
         wait=common_pb2.WAIT_MODE_DEADLINE,
         deadline_ms=25,
+        learn=False,
     )
     assert not request.trace
     assert target.left_s[0] is not None
     assert target.left_s[0] <= 20.1
     assert not target.requests[1].speculation.draft
+    assert not target.requests[1].speculation.HasField("learn")
     assert target.left_s[1] is None
 
 

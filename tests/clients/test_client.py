@@ -114,7 +114,15 @@ def test_every_form_of_prompt_and_every_field() -> None:
     assert request_of("", {}).WhichOneof("input") == "text"
     request = request_of(
         "x",
-        {"max_tokens": 5, "stop": ["a", "b"], "ignore_eos": True, "proposal": "coupled", "strength": 2.5, "model": "m"},
+        {
+            "max_tokens": 5,
+            "stop": ["a", "b"],
+            "ignore_eos": True,
+            "proposal": "coupled",
+            "strength": 2.5,
+            "model": "m",
+            "learn": True,
+        },
     )
     assert request == inference_pb2.GenerateRequest(
         text="x",
@@ -122,7 +130,7 @@ def test_every_form_of_prompt_and_every_field() -> None:
         stop=["a", "b"],
         ignore_eos=True,
         model="m",
-        speculation=common_pb2.SpeculationParams(proposal=common_pb2.PROPOSAL_COUPLED, strength=2.5),
+        speculation=common_pb2.SpeculationParams(proposal=common_pb2.PROPOSAL_COUPLED, strength=2.5, learn=True),
     )
 
 

@@ -11,6 +11,7 @@ from paceline.drafter.known_rows import ContextHash, KnownRows
 from paceline.drafter.model import ModelProposer
 from paceline.drafter.proposer import DraftOptions, Proposer, Want
 from paceline.drafter.suffix import SuffixProposer
+from paceline.drafter.text_store import TextStore
 from paceline.runtime.toy import ToyRunner
 from paceline.speculation.modes import Proposal
 from paceline.speculation.rows import Row
@@ -30,7 +31,7 @@ def model(vocab: int = VOCAB) -> ModelProposer:
 
 
 def suffix() -> SuffixProposer:
-    return SuffixProposer(0, 3, 0.0, KnownRows(9))
+    return SuffixProposer(TextStore(0), 3, 0.0, KnownRows(9))
 
 
 MAKE = {"model": model, "suffix": suffix}

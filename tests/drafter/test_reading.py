@@ -12,7 +12,8 @@ from paceline.drafter.engine import DrafterEngine
 from paceline.drafter.messages import Advance, Fault, Open, Reply
 from paceline.drafter.model import ModelProposer
 from paceline.drafter.proposer import DraftOptions, Proposer, UnknownTokens, Want
-from paceline.drafter.suffix import INDEX_TOKENS, LEARN_TOKENS, SuffixProposer
+from paceline.drafter.suffix import INDEX_TOKENS, SuffixProposer
+from paceline.drafter.text_store import LEARN_TOKENS, MB, TextStore
 from paceline.runtime.plan import PassPlan
 from paceline.runtime.toy import ToyRunner
 from paceline.speculation.modes import Proposal
@@ -29,7 +30,7 @@ def model(runner: ToyRunner) -> ModelProposer:
 
 
 def suffix() -> SuffixProposer:
-    return SuffixProposer(100_000, 8, 0.01)
+    return SuffixProposer(TextStore(100 * MB), 8, 0.01)
 
 
 def opened(session: int, context: list[int], budget: int) -> Open:
@@ -115,8 +116,9 @@ def test_a_long_reply_is_learned_in_parts_to_its_end() -> None:
         learned.append(made.store.tokens)
     assert learned == [LEARN_TOKENS, 2 * LEARN_TOKENS, 3 * LEARN_TOKENS, len(reply)]
     parts, whole = made.store, suffix().store
-    whole.learn([9], reply)
-    assert parts._young._followers == whole._young._followers
+    whole.add([9, *reply], 1)
+    assert not whole.learn_part(room=len(reply))
+    assert parts._young.grams._followers == whole._young.grams._followers
 
 
 def test_tenants_do_not_learn_from_each_other() -> None:

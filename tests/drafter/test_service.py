@@ -13,6 +13,7 @@ from paceline.drafter.config import DrafterConfig
 from paceline.drafter.proposer import Proposer
 from paceline.drafter.server import DrafterServer
 from paceline.drafter.suffix import SuffixProposer
+from paceline.drafter.text_store import MB, TextStore
 from paceline.rpc.arrays import bytes_to_ints, ints_to_bytes
 from paceline.rpc.channels import open_channel
 from paceline.v1 import common_pb2, draft_pb2, draft_pb2_grpc
@@ -229,10 +230,7 @@ async def test_a_drafter_that_stops_says_so() -> None:
 
 
 async def test_another_tokenizer_is_refused_by_session() -> None:
-    class Particular(SuffixProposer):
-        tokenizer_fingerprint = "mine"
-
-    async with running(Particular(100, 8, 0.01)) as (_, stub):
+    async with running(SuffixProposer(TextStore(MB), 8, 0.01, tokenizer_fingerprint="mine")) as (_, stub):
         talk = Talk(stub)
         right = opened(2)
         right.open.tokenizer_fingerprint = "mine"

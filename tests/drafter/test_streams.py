@@ -16,6 +16,7 @@ from paceline.drafter.config import DrafterConfig
 from paceline.drafter.proposer import DraftOptions, Growth, Want
 from paceline.drafter.server import DrafterServer
 from paceline.drafter.suffix import SuffixProposer
+from paceline.drafter.text_store import MB, TextStore
 from paceline.errors import Unavailable
 from paceline.rpc.arrays import bytes_to_ints, ints_to_bytes
 from paceline.rpc.channels import open_channel
@@ -88,7 +89,7 @@ class Gated:
     """The suffix proposer behind a gate that a test may shut."""
 
     def __init__(self) -> None:
-        self.inner = SuffixProposer(1000, 8, 0.01)
+        self.inner = SuffixProposer(TextStore(MB), 8, 0.01)
         self.name, self.tokenizer_fingerprint, self.context_length = "gated", "", 0
         self.gate = threading.Event()
         self.gate.set()
@@ -271,7 +272,7 @@ async def test_a_target_that_is_done_ends_its_stream_well() -> None:
 async def test_two_hundred_sessions_at_random_leave_nothing_and_see_their_own_text_only(seed: int) -> None:
     """Cases E1 and E3: opened, closed, reopened, cancelled with their stream, cut in the middle of a frame's work."""
     generator = random.Random(seed)
-    async with drafter(max_sessions=24, store_tokens=1000) as served:
+    async with drafter(max_sessions=24, store_mb=1) as served:
 
         async def target(number: int) -> None:
             stream = served.stream()

@@ -8,9 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from paceline.drafter.ngrams import NGrams, NGramStore, context_keys
+from paceline.drafter.ngrams import MAX_FOLLOWERS, NGrams
 from paceline.drafter.proposer import DraftOptions, Want
 from paceline.drafter.suffix import SuffixProposer
+from paceline.drafter.text_store import MB, TextStore
 from paceline.speculation.modes import Proposal
 from paceline.speculation.sampling import SamplingParams
 from paceline.speculation.tree import DraftTree
@@ -19,8 +20,8 @@ from support.drafting import grown
 OPTIONS = DraftOptions(Proposal.RANKED, 2.0, SamplingParams(), frozenset([99]), 100, True)
 
 
-def proposer(store_tokens: int = 1000, depth: int = 8) -> SuffixProposer:
-    return SuffixProposer(store_tokens, depth, 0.01)
+def proposer(depth: int = 8) -> SuffixProposer:
+    return SuffixProposer(TextStore(MB), depth, 0.01)
 
 
 def tree(
@@ -68,50 +69,63 @@ def test_advancing_equals_opening_with_the_whole_context() -> None:
     assert found.parents.tolist() == whole.parents.tolist()
 
 
-@pytest.mark.parametrize("learn", [True, False])
-def test_the_store_learns_replies_only_where_it_may(learn: bool) -> None:
+SAMPLED = SamplingParams(temperature=1.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "learned"),
+    [
+        (OPTIONS, True),
+        (replace(OPTIONS, learn=False), False),
+        (replace(OPTIONS, proposal=Proposal.COUPLED, sampling=SAMPLED), True),
+        (replace(OPTIONS, proposal=Proposal.SAMPLED, sampling=SAMPLED), False),  # whatever its target says
+    ],
+)
+def test_the_store_learns_replies_only_where_it_may(options: DraftOptions, learned: bool) -> None:
     made = proposer()
-    made.open(1, np.asarray([10, 11], np.int32), 2, replace(OPTIONS, learn=learn))
+    made.open(1, np.asarray([10, 11], np.int32), 2, options)
     made.advance(1, [20, 21, 22])
     made.close(1)
-    assert made.store.tokens == (3 if learn else 0)
+    assert made.store.tokens == (3 if learned else 0)
     found = tree(made, [30, 20])
-    assert found.tokens.tolist() == ([21, 22] if learn else [])
+    assert found.tokens.tolist() == ([21, 22] if learned else [])
     assert len(tree(made, [30, 10], session=2)) == 0, "the prompt of another session is not learned"
 
 
 def test_own_text_counts_more_than_the_store() -> None:
     made = proposer()
-    made.store.learn([], [1, 2, 7])
+    made.store.add([1, 2, 7], 0)
+    made.store.learn_part()
     found = tree(made, [1, 2, 8, 5, 1, 2])
     assert found.tokens[0] == 8
 
 
-def test_the_store_is_bounded_and_forgets_the_oldest() -> None:
-    store = NGramStore(100)
-    for start in range(0, 1000, 10):
-        store.learn([], list(range(start, start + 10)))
-    assert 50 <= store.tokens <= 100
-    young, old = store.generations()
-    key = context_keys([991, 992])[-1]
-    assert young.followers(key) == {993: 1.0}
-    early = context_keys([1, 2])[-1]
-    assert young.followers(early) is None
-    assert old.followers(early) is None
-
-
-def test_a_store_of_nothing_learns_nothing() -> None:
-    store = NGramStore(0)
-    store.learn([], [1, 2, 3])
-    assert store.tokens == 0
-
-
-def test_newer_sightings_weigh_more() -> None:
+def test_sightings_count_less_and_less() -> None:
     grams = NGrams()
-    for token in (5, 5, 6, 6):
+    for token in (5, 5, 5, 6):
         grams.learn([1], token)
-    assert grams.followers(1)[6] > 0  # type: ignore[index]
+    assert grams.followers(1) == {5: pytest.approx(2.71), 6: 1.0}
     assert grams.followers(2) is None
+    for _ in range(1000):
+        grams.learn([1], 6)
+    assert grams.followers(1)[6] == pytest.approx(10.0)  # type: ignore[index]
+
+
+def test_a_context_of_many_followers_keeps_the_frequent_and_the_late() -> None:
+    grams = NGrams()
+    for token in [7, 7, 7, *range(100, 100 + 50 * MAX_FOLLOWERS), 9, 9]:
+        grams.learn([1], token)
+    found = grams.followers(1)
+    assert found is not None
+    assert len(found) <= MAX_FOLLOWERS
+    assert {9, 99 + 50 * MAX_FOLLOWERS} <= set(found)
+    assert 100 not in found
+    assert 7 not in found, "frequent once, and long ago"
+    for _ in range(50):
+        for token in [7, 7, 7, *range(100, 110)]:
+            grams.learn([2], token)
+        grams.learn([2], 1000 + _)
+    assert grams.followers(2)[7] > 5  # type: ignore[index]
 
 
 def test_growth_ends_at_an_end_token_and_below_the_vocabulary() -> None:

@@ -214,6 +214,38 @@ def test_a_plain_request_keeps_its_checked_modes() -> None:
     assert resolved(asked) == answer
 
 
+# -- learning ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("served", [True, False])
+def test_a_wish_about_learning_reaches_the_target_and_is_absent_without_one(served: bool) -> None:
+    assert not resolved(Params(), default_learn=served).HasField("learn"), "the target knows its own default"
+    answer = resolved(Params(learn=False), default_learn=served)
+    assert (answer.HasField("learn"), answer.learn) == (True, False)
+    for never in (Params(learn=False, proposal=SAMPLED), Params(learn=False, nucleus=HALF)):
+        assert not resolved(never, default_learn=served).learn
+
+
+@pytest.mark.parametrize(
+    ("asked", "served", "allowed"),
+    [
+        (Params(), False, "false or absent. This server learns from no reply."),
+        (Params(proposal=SAMPLED), True, "false or absent with sampled proposals. Such replies are never learned."),
+        (Params(nucleus=HALF), True, "false or absent with nucleus verification. Such replies are never learned."),
+        (Params(nucleus=HALF, draft=False), True, "false or absent with nucleus verification. Such replies are never"),
+    ],
+)
+def test_to_be_learned_is_refused_where_the_reply_would_not_be(asked: Params, served: bool, allowed: str) -> None:
+    wanted = Params(learn=True)
+    wanted.MergeFrom(asked)
+    with pytest.raises(InvalidField, match=f"speculation.learn: got True, allowed: {allowed}"):
+        resolved(wanted, default_learn=served)
+
+
+def test_to_be_learned_is_granted_where_the_server_learns() -> None:
+    assert resolved(Params(learn=True), default_learn=True).learn
+
+
 # -- through the service -----------------------------------------------------------------------------------------------
 
 

@@ -12,10 +12,10 @@ from paceline.drafter.proposer import Growth, Want
 from paceline.drafter.server import DrafterServer
 from paceline.runtime.toy import ToyRunner
 from paceline.runtime.toy_tokenizer import ToyTokenizer
-from paceline.speculation.nucleus import Nucleus, nucleus
+from paceline.speculation.nucleus import Nucleus
 from paceline.speculation.proposal_row import ProposalRow
 from paceline.speculation.rejection import recursion
-from paceline.speculation.rows import Row
+from paceline.speculation.rows import Row, nucleus
 from paceline.speculation.tree import DraftTree
 from paceline.v1 import common_pb2
 from support.table_proposer import TableProposer

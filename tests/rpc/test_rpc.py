@@ -17,15 +17,9 @@ from paceline import errors
 from paceline.drafter.config import DrafterConfig
 from paceline.drafter.server import DrafterServer
 from paceline.rpc import arrays, channels, status
-from paceline.rpc.convert import (
-    row_from_proto,
-    row_to_proto,
-    sampling_from_proto,
-    sampling_to_proto,
-    tree_from_proto,
-    tree_to_proto,
-)
+from paceline.rpc.convert import sampling_from_proto, sampling_to_proto
 from paceline.rpc.tls import TlsConfig
+from paceline.rpc.trees import row_from_proto, row_to_proto, tree_from_proto, tree_to_proto
 from paceline.rpc.unknown_fields import refuse_unknown
 from paceline.speculation.rows import Row
 from paceline.speculation.sampling import SamplingParams

@@ -16,10 +16,10 @@ import numpy as np
 from paceline.speculation.choices import Choices, SeededChoices
 from paceline.speculation.modes import Selection
 from paceline.speculation.noise import Purpose, propose_seed
-from paceline.speculation.nucleus import Ledger, Nucleus, nucleus
+from paceline.speculation.nucleus import Ledger, Nucleus
 from paceline.speculation.proposal_row import ProposalRow, sibling_key
 from paceline.speculation.propose import Candidates, coupled, draft_noise_key, ranked
-from paceline.speculation.rows import Row
+from paceline.speculation.rows import Row, nucleus
 from paceline.speculation.sampling import SamplingParams
 from paceline.speculation.select import Path, best_first, rerank
 from paceline.speculation.shape import sampled_tree, scheduled_shape

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from paceline.speculation.nucleus import Ledger, Nucleus, nucleus
+from paceline.speculation.nucleus import Ledger, Nucleus
 from paceline.speculation.proposal_row import ProposalRow
-from paceline.speculation.rows import Row
+from paceline.speculation.rows import Row, nucleus
 from paceline.speculation.sampling import SamplingParams
 from paceline.speculation.tree import ROOT, DraftTree
 from paceline.speculation.verify import Relaxing, verify

@@ -13,10 +13,10 @@ import pytest
 
 from paceline.speculation.modes import Selection
 from paceline.speculation.noise import Purpose
-from paceline.speculation.nucleus import Ledger, Limit, Nucleus, nucleus
+from paceline.speculation.nucleus import Ledger, Limit, Nucleus
 from paceline.speculation.proposal_row import ProposalRow
 from paceline.speculation.rejection import recursion
-from paceline.speculation.rows import Row, smallest_set
+from paceline.speculation.rows import Row, nucleus, smallest_set
 from paceline.speculation.tree import ROOT, DraftTree
 from paceline.speculation.verify import Relaxing, verify
 from paceline.study.outcomes import ScriptedChoices, law, rounds, total_variation
@@ -244,7 +244,7 @@ def test_a_wrong_nucleus_is_seen(wrong: str, monkeypatch: pytest.MonkeyPatch) ->
 
     right = output()
     assert np.abs(right - row.probs).sum() / 2 == pytest.approx(0.1, abs=1e-12)
-    monkeypatch.setattr("paceline.speculation.nucleus.smallest_set", WRONG_SETS[wrong])
+    monkeypatch.setattr("paceline.speculation.rows.smallest_set", WRONG_SETS[wrong])
     assert np.abs(output() - right).max() > SEEN
 
 

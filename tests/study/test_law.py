@@ -180,13 +180,15 @@ def same_order(tree: DraftTree, budget: int, log_probs: object = None) -> DraftT
     return tree.first(budget)
 
 
+SMALLEST_SET = rows.smallest_set
+
 WRONG: list[tuple[str, Any, str, object]] = [
     ("relax_probability", verify, "recursion", without_renewing_the_proposal),
     ("relax_probability", verify, "recursion", drawing_the_residual_from_the_row),
     ("relax_probability", verify, "all_rejected", lambda *_: 0.5),
     ("total_variation", verify, "all_rejected", lambda *_: 0.5),
-    ("nucleus", nucleus_module, "smallest_set", lambda probs, mass: rows.smallest_set(probs, mass)[:-1]),
-    ("greedy_token", nucleus_module, "smallest_set", lambda probs, mass: np.arange(0)),
+    ("nucleus", rows, "smallest_set", lambda probs, mass: SMALLEST_SET(probs, mass)[:-1]),
+    ("greedy_token", rows, "smallest_set", lambda probs, mass: np.arange(0)),
     ("sequence_total_variation", nucleus_module.Ledger, "allow", lambda ledger, rule, eps, index: (True, ledger)),
     ("sequence_total_variation", verify, "recursion", drawing_the_residual_from_the_row),
     ("retained_row", law_kinds, "retained", lambda row, tree, node: row),

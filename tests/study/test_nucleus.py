@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 
 from paceline.drafter.suffix import SuffixProposer
+from paceline.drafter.text_store import TextStore
 from paceline.runtime.costs import PassCosts
 from paceline.runtime.toy import ToyRunner
 from paceline.runtime.toy_tokenizer import ToyTokenizer
@@ -48,7 +49,7 @@ class NoDrafts:
 
 
 def suffix(budget: int = 4) -> RankedDrafts:
-    return RankedDrafts(SuffixProposer(0, 4, 0.0), None, 4, frozenset(), budget)
+    return RankedDrafts(SuffixProposer(TextStore(0), 4, 0.0), None, 4, frozenset(), budget)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

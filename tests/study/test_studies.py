@@ -122,6 +122,11 @@ async def test_overhead_of_a_round() -> None:
     assert drafted["accepted"] > 0
     assert plain["accepted"] == 0
     assert drafted["p50_ms"] > 0
+    empty, *filled = report.extra["store"]
+    assert [row["tokens"] for row in (empty, *filled)] == [0, 20_000, 100_000]
+    assert all(0 < row["lookup_us"] < row["tree_us"] for row in filled)
+    assert all(row["nodes"] > empty["nodes"] and 100 < row["bytes_per_token"] < 1000 for row in filled)
+    assert "bytes" in report.notes[-1]
 
 
 @pytest.mark.model

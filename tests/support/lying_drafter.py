@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 import grpc.aio
 
 from paceline.rpc.arrays import bytes_to_ints, floats_to_bytes, ints_to_bytes
-from paceline.rpc.convert import tree_to_proto
 from paceline.rpc.server import DataPlaneServer
+from paceline.rpc.trees import tree_to_proto
 from paceline.speculation.tree import DraftTree
 from paceline.v1 import draft_pb2, inference_pb2
 

@@ -131,6 +131,22 @@ async def test_bad_fields_are_refused_by_name(fields: dict[str, object], text: s
         assert len((await collect(served.stub.Decode(message([1], 5))))[0]) == 5
 
 
+async def test_a_target_that_does_not_learn_says_so_and_refuses_to() -> None:
+    for learns in (True, False):
+        async with target(ToyRunner(TABLE), learn=learns) as served:
+            model = (await served.stub.GetTargetInfo(target_pb2.GetTargetInfoRequest())).model
+            assert model.default_learn is learns
+            wanted = message([1], 5, speculation=speculation(learn=False))
+            assert len((await collect(served.stub.Decode(wanted)))[0]) == 5
+            call = collect(served.stub.Decode(message([1], 5, speculation=speculation(learn=True))))
+            if learns:
+                assert len((await call)[0]) == 5
+                continue
+            with pytest.raises(grpc.aio.AioRpcError, match=r"speculation\.learn: got True, allowed: false") as raised:
+                await call
+            assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
 async def test_unknown_fields_are_refused() -> None:
     async with target(ToyRunner(TABLE)) as served:
         decode = served.channel.unary_stream(

@@ -12,8 +12,8 @@ import numpy as np
 
 from paceline.rpc.arrays import bytes_to_ints, ints_to_bytes
 from paceline.rpc.channels import open_channel
-from paceline.rpc.convert import tree_to_proto
 from paceline.rpc.server import DataPlaneServer
+from paceline.rpc.trees import tree_to_proto
 from paceline.runtime.toy import ToyRunner
 from paceline.runtime.toy_tokenizer import ToyTokenizer
 from paceline.speculation.tree import DraftTree

@@ -36,6 +36,9 @@ def add_speculation_options(parser: argparse.ArgumentParser) -> None:
     drafts.add_argument(
         "--draft-deadline-ms", type=int, metavar="MS", help="milliseconds that --wait deadline waits, 1 to 60000"
     )
+    drafts.add_argument(
+        "--no-learn", action="store_true", help="let no drafter learn from the reply, for other requests"
+    )
     nucleus = parser.add_argument_group("nucleus verification (changes which tokens come, within its limits)")
     nucleus.add_argument(
         "--nucleus-mass",
@@ -61,6 +64,7 @@ def speculation_fields(args: argparse.Namespace) -> GenerateFields:
         selection=args.selection,
         wait=args.wait,
         draft_deadline_ms=args.draft_deadline_ms,
+        learn=False if args.no_learn else None,
         nucleus=_nucleus(args),
     )
 

@@ -86,10 +86,11 @@ def _strength(state: StrengthState) -> str:
 
 
 def _modes(info: ModelInfo) -> str:
-    """The default selection and wait, where the server names them."""
+    """The default selection and wait, where the server names them, and whether it learns."""
     selection = f", selection {info.selection}" if info.selection else ""
     wait = f", wait {info.wait}" if info.wait else ""
-    return f"{selection}{wait}" + (f" {info.draft_deadline_ms} ms" if wait and info.draft_deadline_ms else "")
+    deadline = f" {info.draft_deadline_ms} ms" if wait and info.draft_deadline_ms else ""
+    return f"{selection}{wait}{deadline}" + (", learns from replies" if info.learn else "")
 
 
 def _drafter(drafter: DrafterState) -> str:

@@ -108,7 +108,10 @@ def _with_flags(arguments: Mapping[str, Any], flags: argparse.Namespace) -> dict
             "model",
             *(name for each, names in ONLY_WITH.items() if each != proposer for name in names),
         }
-        kept = {name: value for name, value in section.get("settings", {}).items() if name not in chosen}
+        settings = section.get("settings", {})
+        if proposer in OWN_PROPOSERS and "store_file" not in settings:
+            chosen.add("target_model")  # which nothing would read
+        kept = {name: value for name, value in settings.items() if name not in chosen}
         merged["drafter"] = {**section, "settings": kept}
         if flags.drafter in OWN_PROPOSERS:
             put("drafter", proposer=flags.drafter)

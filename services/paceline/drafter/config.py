@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from paceline.rpc.tls import TlsConfig
 
 ONLY_WITH = {
-    "suffix": ("store_tokens",),
-    "model": ("model", "target_model", "dtype", "device", "kv_tokens", "step_tokens", "width"),
+    "suffix": ("store_mb", "store_file", "store_save_s"),
+    "model": ("model", "dtype", "device", "kv_tokens", "step_tokens", "width"),
 }
 
 
@@ -30,7 +30,8 @@ class DrafterConfig(BaseModel):
     target_model: str | None = Field(
         default=None,
         min_length=1,
-        description="Model of the target; if given, tokenizers are compared when the replica starts.",
+        description="Model of the target; if given, tokenizers are compared when the replica starts. For the model"
+        " proposer, and with store_file.",
     )
     dtype: str = Field(
         default="auto", pattern="^(auto|float32|bfloat16)$", description="Number format of the model proposer."
@@ -58,12 +59,25 @@ class DrafterConfig(BaseModel):
         le=1.0,
         description="Nodes reached with less probability are not proposed; 0 to 1.",
     )
-    store_tokens: int = Field(
-        default=200_000,
+    store_mb: float = Field(
+        default=120.0,
         ge=0,
-        le=10_000_000,
-        description="Tokens of served text the suffix proposer remembers over all sessions, about 0.6 kB each;"
-        " 0 to 10000000.",
+        le=65536,
+        description="Memory, in 10^6 bytes, for served text that the suffix proposer remembers over all sessions,"
+        " about 0.45 kB a token; the least recently learned goes first; 0 to 65536, 0 remembers none.",
+    )
+    store_file: str | None = Field(
+        default=None,
+        min_length=1,
+        description="File the remembered text is loaded from when the replica starts, if it exists, and saved to while"
+        " it runs and when it ends. Replies of the default tenant only. Where replicas share a file, the last to save"
+        " wins.",
+    )
+    store_save_s: float = Field(
+        default=60.0,
+        ge=0,
+        le=86400,
+        description="Seconds between saves of store_file, where something was learned; 0 to 86400, 0 never writes it.",
     )
     kv_tokens: int = Field(
         default=16384, ge=32, le=2**24, description="Tokens of KV memory of the model proposer; 32 to 16777216."
@@ -95,4 +109,13 @@ class DrafterConfig(BaseModel):
                         f"{name}: got {value!r}, allowed: the default, since proposer is {self.proposer!r}."
                         f" It is a setting of proposer {proposer!r}"
                     )
+        if self.target_model is not None and self.proposer != "model" and self.store_file is None:
+            raise ValueError(
+                f"target_model: got {self.target_model!r}, allowed: None, since proposer is {self.proposer!r}"
+                " and there is no store_file"
+            )
+        if self.store_file is not None and self.store_mb == 0:
+            raise ValueError(f"store_file: got {self.store_file!r}, allowed: None, since store_mb is 0")
+        if self.store_file is None and self.store_save_s != type(self).model_fields["store_save_s"].default:
+            raise ValueError(f"store_save_s: got {self.store_save_s:g}, allowed: the default, without a store_file")
         return self

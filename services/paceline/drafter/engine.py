@@ -42,9 +42,18 @@ class DrafterEngine:
     """Runs a proposer in its own thread. `submit` and `end_stream` may be called from any thread."""
 
     def __init__(
-        self, proposer: Proposer, max_sessions: int, max_budget: int, clock: Callable[[], float] = time.monotonic
+        self,
+        proposer: Proposer,
+        max_sessions: int,
+        max_budget: int,
+        clock: Callable[[], float] = time.monotonic,
+        upkeep: Callable[[], bool] | None = None,
     ) -> None:
-        """`max_sessions` over all streams; trees have at most `max_budget` nodes."""
+        """`max_sessions` over all streams; trees have at most `max_budget` nodes.
+
+        `upkeep` does a millisecond of work that nobody waits for, and says whether there is more. The thread calls it
+        while it has nothing else to do.
+        """
         self._proposer, self._max_sessions, self._max_budget, self._clock = proposer, max_sessions, max_budget, clock
         self._sessions: dict[tuple[int, int], _Session] = {}  # (stream, session); compute thread only
         self._next_key = 1
@@ -53,6 +62,8 @@ class DrafterEngine:
         self._stopping = False
         self._busy_since: float | None = None
         self._sinks: dict[int, Sink] = {}  # where replies of each stream go; compute thread only
+        self._upkeep = upkeep
+        self._idle_work = upkeep is not None  # whether the upkeep has more to do; compute thread only
         self._unfinished = False  # whether there is work without another update; compute thread only
         self._thread = threading.Thread(target=self._run, name="paceline-drafter", daemon=True)
 
@@ -97,12 +108,21 @@ class DrafterEngine:
         while True:
             with self._wake:
                 self._busy_since = None
-                self._wake.wait_for(lambda: self._inbox or self._stopping or self._unfinished)
+                self._wake.wait_for(lambda: self._inbox or self._stopping or self._unfinished or self._idle_work)
                 if self._stopping:
                     return
                 batch, self._inbox = self._inbox, []
                 self._busy_since = self._clock()
             self._process(batch)
+            if self._upkeep is not None and not self._unfinished:
+                self._idle_work = self._keep_up(self._upkeep)
+
+    def _keep_up(self, upkeep: Callable[[], bool]) -> bool:
+        try:
+            return upkeep()
+        except Exception:
+            logger.exception("upkeep failed; it is tried again after the next frame")
+            return False
 
     def _process(self, batch: Sequence[tuple[int, Sequence[Update] | None, Sink | None]]) -> None:
         """Applies a batch in order, then drafts once for every session that wants a tree: the newest advance wins.

@@ -8,7 +8,8 @@ from paceline.drafter.messages import Advance, Close, Fault, Open, Reply, RowTol
 from paceline.drafter.proposer import DraftOptions
 from paceline.errors import InvalidField
 from paceline.rpc.arrays import bytes_to_ints
-from paceline.rpc.convert import PROPOSALS, check_sampling, row_from_proto, sampling_from_proto, tree_to_proto
+from paceline.rpc.convert import PROPOSALS, check_sampling, sampling_from_proto
+from paceline.rpc.trees import row_from_proto, tree_to_proto
 from paceline.rpc.unknown_fields import refuse_unknown, refuse_unknown_here
 from paceline.speculation.modes import Proposal
 from paceline.v1 import draft_pb2

@@ -2,23 +2,57 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
+
 from paceline.drafter.config import DrafterConfig
+from paceline.drafter.keeper import StoreKeeper
 from paceline.drafter.known_rows import KnownRows
 from paceline.drafter.proposer import Proposer
+from paceline.drafter.store_file import Tokenizer
 from paceline.drafter.suffix import SuffixProposer
-from paceline.errors import TokenizerMismatch
+from paceline.drafter.text_store import MB, TextStore
+from paceline.errors import InvalidField, TokenizerMismatch
 from paceline.runtime.store import default_store
 from paceline.runtime.tokenizer import first_difference, load_tokenizer
 
 
-def load_proposer(config: DrafterConfig) -> Proposer:
-    """Builds the proposer, loading a model where it needs one.
+@dataclass(frozen=True, slots=True)
+class KeptStore:
+    """The store of a replica, and what loads and saves it."""
+
+    store: TextStore
+    keeper: StoreKeeper | None = None  # None without a file
+    tokenizer_fingerprint: str = ""  # of the ids of the file; empty without one
+
+
+def load_store(config: DrafterConfig) -> KeptStore:
+    """The store, with its file's texts queued to be learned.
+
+    Raises InvalidField or TokenizerMismatch naming the file, and what `load_tokenizer` raises of the target's folder.
+    """
+    store = TextStore(int(config.store_mb * MB), keep_texts=config.store_file is not None and config.store_save_s > 0)
+    if config.store_file is None:
+        return KeptStore(store)
+    if config.target_model is None:
+        remedy = "The file's ids are of one tokenizer."
+        raise InvalidField("target_model", None, "the target's model, since store_file is set", remedy)
+    theirs = load_tokenizer(default_store().resolve(config.target_model))
+    tokenizer = Tokenizer(config.target_model, theirs.fingerprint, theirs.vocab_size)
+    keeper = StoreKeeper(store, Path(config.store_file), tokenizer, config.store_save_s)
+    keeper.load()
+    return KeptStore(store, keeper, tokenizer.fingerprint)
+
+
+def load_proposer(config: DrafterConfig, kept: KeptStore | None = None) -> Proposer:
+    """Builds the proposer around the replica's store (None: one of its own), loading a model where it needs one.
 
     Raises ModelNotFound, ModelDamaged, ModelUnsupported, or TokenizerMismatch naming the first difference.
     """
     known = KnownRows(config.known_rows)
     if config.proposer == "suffix" or config.model is None:
-        return SuffixProposer(config.store_tokens, config.max_depth, config.min_path_prob, known)
+        kept = kept or load_store(config)
+        return SuffixProposer(kept.store, config.max_depth, config.min_path_prob, known, kept.tokenizer_fingerprint)
     from paceline.drafter.model import ModelProposer
     from paceline.runtime.models import ModelSpec
     from paceline.runtime.transformers_runner import load_runner

@@ -132,7 +132,7 @@ class ModelProposer:
     def row(self, session: int, row: Row) -> None:
         """Keeps the target's row at the session's context, if it may; a tree under way goes on with it."""
         held = self._sessions[session]
-        if held.options.learn:
+        if held.options.teaches:
             self._known.keep(held.hash, row)
         if () in held.below:
             held.below[()] = self._of_target(held, row, len(held.tokens))

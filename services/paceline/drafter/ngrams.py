@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Sequence
 
 ORDERS = (1, 2, 3, 4, 6, 8)  # lengths of context, in tokens
 LONGEST = ORDERS[-1]
+MAX_FOLLOWERS = 32  # of a context; bounds what a lookup costs, however much is learned
 _MULTIPLIER = 0x9E3779B97F4A7C15
-_MASK = (1 << 64) - 1
+# Keys stay below 2**60, where a Python integer takes 32 bytes; above, it takes 48.
+_MASK = (1 << 60) - 1
+# Bytes of the objects that tables point to, as the allocator rounds them: a key, a token, a weight.
+_KEY_BYTES, _TOKEN_BYTES, _WEIGHT_BYTES = 32, 32, 32
+_STEP_BYTES = 8192  # a token adds at most under all its contexts, the outer table apart
 
 Followers = dict[int, float]
 
 
 def tenant_start(tenant: str) -> int:
     """What the keys of a tenant grow from, so that no two tenants share one."""
-    return int.from_bytes(hashlib.blake2b(tenant.encode(), digest_size=8).digest(), "little") if tenant else 0
+    if not tenant:
+        return 0
+    return int.from_bytes(hashlib.blake2b(tenant.encode(), digest_size=8).digest(), "little") & _MASK
 
 
 def context_keys(tail: Sequence[int], start: int = 0) -> list[int]:
-    """A 64-bit key for each order that fits into `tail`, shortest first, grown from a tenant's `start`."""
+    """A 60-bit key for each order that fits into `tail`, shortest first, grown from a tenant's `start`."""
     keys = []
     key = start
     for length, token in enumerate(reversed(tail), start=1):
@@ -39,21 +47,61 @@ class NGrams:
 
     def __init__(self) -> None:
         self._followers: dict[int, int | Followers] = {}
+        self._objects = 0  # bytes of the inner dictionaries, of their weights, and of tokens
+        self._table = self._grew_at = 0  # bytes of the outer dictionary, and its length when it took that size
         self.tokens = 0  # tokens learned
 
+    @property
+    def bytes(self) -> int:
+        """Memory of what is held: estimated from the sizes of its objects, within a fifth of what Python allocates."""
+        return self._table + self._objects + len(self._followers) * _KEY_BYTES
+
+    @property
+    def bytes_ahead(self) -> int:
+        """What `bytes` may come to with the next token: a dictionary whose length has doubled may double."""
+        doubles = len(self._followers) + len(ORDERS) > 2 * (self._grew_at - len(ORDERS)) - 2
+        return self.bytes + _STEP_BYTES + (self._table if doubles else 0)
+
     def learn(self, keys: Sequence[int], token: int) -> None:
-        """Notes that `token` followed the contexts of `keys`. Newer sightings weigh a little more than older ones."""
+        """Notes that `token` followed the contexts of `keys`.
+
+        A follower's sightings count less and less, ten in all at most. Of contexts with many followers the rare and the
+        old ones are dropped.
+        """
         self.tokens += 1
+        followers, held = self._followers, False  # held: `token` itself, once for all keys
         for key in keys:
-            known = self._followers.get(key)
+            known = followers.get(key)
             if known is None:
-                self._followers[key] = token
-            elif isinstance(known, dict):
-                known[token] = 0.9 * known.get(token, 0.0) + 1.0
-            elif known == token:
-                self._followers[key] = {token: 1.9}
+                followers[key] = token
+                held = True
+            elif not isinstance(known, dict):
+                branch = {token: 1.9} if known == token else {known: 0.9, token: 1.0}
+                followers[key] = branch
+                held = held or len(branch) == 2
+                self._objects += sys.getsizeof(branch) + len(branch) * _WEIGHT_BYTES
+            elif token in known:
+                known[token] = 0.9 * known[token] + 1.0
             else:
-                self._followers[key] = {known: 0.9, token: 1.0}
+                before = sys.getsizeof(known)
+                known[token] = 1.0
+                held = True
+                self._objects += sys.getsizeof(known) - before + _WEIGHT_BYTES
+                if len(known) > MAX_FOLLOWERS:
+                    self._thin(key, known)
+        if held:
+            self._objects += _TOKEN_BYTES
+        table = sys.getsizeof(followers)
+        if table != self._table:
+            self._table, self._grew_at = table, len(followers)  # at most six entries late
+
+    def _thin(self, key: int, known: Followers) -> None:
+        """Keeps the heavier half of a context's followers, at half their weight: what is rare or long ago goes."""
+        kept = sorted(known.items(), key=lambda item: item[1])[-(MAX_FOLLOWERS // 2) :]  # of equals the later
+        thinned = {token: 0.5 * weight for token, weight in kept}
+        self._followers[key] = thinned
+        self._objects -= sys.getsizeof(known) + len(known) * _WEIGHT_BYTES
+        self._objects += sys.getsizeof(thinned) + len(thinned) * _WEIGHT_BYTES
 
     def add_followers(self, key: int, weight: float, into: dict[int, float]) -> None:
         """Adds `weight` times each sighting after a context to `into`, by token."""
@@ -71,32 +119,3 @@ class NGrams:
         found: Followers = {}
         self.add_followers(key, 1.0, found)
         return found or None
-
-
-class NGramStore:
-    """N-grams of text served by this replica, in bounded memory: two generations, the older dropped as a whole."""
-
-    def __init__(self, capacity_tokens: int) -> None:
-        """Holds the latest `capacity_tokens` / 2 to `capacity_tokens` tokens; 0 holds nothing."""
-        self.capacity = capacity_tokens
-        self._young, self._old = NGrams(), NGrams()
-
-    @property
-    def tokens(self) -> int:
-        """Tokens held."""
-        return self._young.tokens + self._old.tokens
-
-    def learn(self, context: Sequence[int], tokens: Sequence[int], start: int = 0) -> None:
-        """Learns `tokens`, which followed `context`, under keys grown from a tenant's `start`."""
-        if self.capacity == 0:
-            return
-        text = [*context[-LONGEST:], *tokens]
-        for index in range(len(text) - len(tokens), len(text)):
-            if self._young.tokens >= max(1, self.capacity // 2):
-                self._young, self._old = NGrams(), self._young
-            keys = context_keys(text[max(0, index - LONGEST) : index], start)
-            self._young.learn(keys, text[index])
-
-    def generations(self) -> list[NGrams]:
-        """The generations that hold anything, for looking up, the younger first."""
-        return [each for each in (self._young, self._old) if each.tokens]

@@ -50,6 +50,11 @@ class DraftOptions:
         return self.proposal is Proposal.COUPLED
 
     @property
+    def teaches(self) -> bool:
+        """True if other sessions may profit: what drawn siblings have led to must not shape later ones."""
+        return self.learn and not self.sampled
+
+    @property
     def sampled(self) -> bool:
         """True if siblings are drawn."""
         return self.proposal is Proposal.SAMPLED

@@ -7,12 +7,15 @@ import secrets
 
 from paceline.drafter.config import DrafterConfig
 from paceline.drafter.engine import DrafterEngine
-from paceline.drafter.loading import load_proposer
+from paceline.drafter.loading import KeptStore, load_proposer, load_store
 from paceline.drafter.proposer import Proposer
 from paceline.drafter.servicer import DraftServicer
+from paceline.drafter.text_store import TextStore
 from paceline.errors import Unavailable
 from paceline.rpc.server import DataPlaneServer
 from paceline.v1 import draft_pb2, draft_pb2_grpc
+
+IDLE_TOKENS = 64  # the store learns in a row while nobody waits, about 1 ms
 
 
 class DrafterServer:
@@ -25,7 +28,16 @@ class DrafterServer:
         self._engine: DrafterEngine | None = None
         self._servicer: DraftServicer | None = None
         self._listener: DataPlaneServer | None = None
+        self._kept: KeptStore | None = None
+        self._saving: asyncio.Task[None] | None = None
         self.incarnation = secrets.token_hex(8)
+
+    @property
+    def store(self) -> TextStore:
+        """What the replica remembers of served text. Raises Unavailable before the start."""
+        if self._kept is None:
+            raise Unavailable("the drafter has not started")
+        return self._kept.store
 
     @property
     def sessions(self) -> int:
@@ -38,11 +50,19 @@ class DrafterServer:
         return 0 if self._servicer is None else self._servicer.streams
 
     async def start(self) -> str:
-        """Loads the proposer, in a thread, and listens. Returns the address."""
+        """Loads proposer and store, in a thread, and listens. Returns the address.
+
+        What a store's file holds is indexed afterwards, while nobody waits for a tree.
+        """
+        kept = await asyncio.to_thread(load_store, self._config)
         proposer = self._proposer
         if proposer is None:
-            proposer = await asyncio.to_thread(load_proposer, self._config)
-        engine = DrafterEngine(proposer, self._config.max_sessions, self._config.max_budget)
+            proposer = await asyncio.to_thread(load_proposer, self._config, kept)
+
+        def upkeep() -> bool:
+            return kept.store.learn_part(IDLE_TOKENS)
+
+        engine = DrafterEngine(proposer, self._config.max_sessions, self._config.max_budget, upkeep=upkeep)
         servicer = DraftServicer(engine, proposer, self.incarnation)
         listener = DataPlaneServer(
             [draft_pb2.DESCRIPTOR.services_by_name["DraftService"].full_name],
@@ -54,16 +74,23 @@ class DrafterServer:
         servicer.address = await listener.start()
         engine.start()
         self._engine, self._servicer, self._listener = engine, servicer, listener
+        self._kept = kept
+        if kept.keeper is not None:
+            self._saving = asyncio.create_task(kept.keeper.run())
         return servicer.address
 
     async def stop(self, grace_s: float) -> None:
-        """Ends the streams, so that targets look elsewhere, and the listener within `grace_s` seconds."""
+        """Ends the streams, so that targets look elsewhere, and the listener, in `grace_s` seconds; saves the store."""
         if self._servicer is not None:
             self._servicer.drain()
         if self._listener is not None:
             await self._listener.stop(grace_s)
         if self._engine is not None:
             await asyncio.to_thread(self._engine.stop, grace_s)
+        if self._saving is not None:
+            self._saving.cancel()
+        if self._kept is not None and self._kept.keeper is not None:
+            await asyncio.to_thread(self._kept.keeper.save)
 
     def healthy(self) -> None:
         """Raises Unavailable if the compute thread is dead or has been at one batch for too long."""

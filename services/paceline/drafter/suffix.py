@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -11,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.drafter.known_rows import ContextHash, KnownRows
-from paceline.drafter.ngrams import LONGEST, ORDERS, NGrams, NGramStore, context_keys, tenant_start
+from paceline.drafter.ngrams import LONGEST, ORDERS, NGrams, context_keys, tenant_start
 from paceline.drafter.proposer import DraftOptions, Growth, Want, children, draw_tree, known_children
+from paceline.drafter.text_store import TextStore
 from paceline.speculation.proposal_row import ProposalRow
 from paceline.speculation.propose import NO_CANDIDATES, Candidates
 from paceline.speculation.rows import Row
@@ -23,9 +23,7 @@ from paceline.speculation.tree import DraftTree
 OWN_WEIGHT = 2.0  # a sighting in the session's own text against one in the store
 MIN_PROB = 1e-3  # candidates below it are not looked at
 DRAWN_FROM = 64  # most tokens of a row that siblings are drawn from
-# Tokens indexed in one call, about 10 us each: a long prompt, or a long reply to be learned, holds nobody up.
-INDEX_TOKENS = 1024
-LEARN_TOKENS = 256
+INDEX_TOKENS = 1024  # of prompts, indexed in one call, about 10 us each: a long one holds nobody up
 # What each follower of a context weighs against a sighting when a share is passed on to shorter contexts, by the
 # context's length in tokens: chance meetings of short contexts say little.
 ESCAPE = {1: 8.0, 2: 4.0, 3: 3.0, 4: 2.0, 6: 1.5, 8: 1.0}
@@ -42,15 +40,6 @@ class _Session:
     indexed: int = 0  # tokens of `tokens` that `own` has learned
 
 
-@dataclass(slots=True)
-class _Lesson:
-    """A reply that has ended, on its way into the store."""
-
-    start: int
-    tokens: list[int]  # prompt and reply
-    learned: int  # tokens the store has learned, or need not learn
-
-
 class SuffixProposer:
     """Back-off statistics blended over context lengths.
 
@@ -60,25 +49,32 @@ class SuffixProposer:
     """
 
     name = "suffix"
-    tokenizer_fingerprint = ""  # ids are ids
     context_length = 0
 
-    def __init__(self, store_tokens: int, max_depth: int, min_path_prob: float, known: KnownRows | None = None) -> None:
+    def __init__(
+        self,
+        store: TextStore,
+        max_depth: int,
+        min_path_prob: float,
+        known: KnownRows | None = None,
+        tokenizer_fingerprint: str = "",
+    ) -> None:
         """Takes its bounds.
 
         Args:
-            store_tokens: tokens of served text to remember over all sessions; 0 remembers none.
+            store: what is remembered of served text over all sessions.
             max_depth: levels of a tree.
             min_path_prob: nodes reached with less probability are not proposed.
             known: where rows of the target are kept; None keeps none.
+            tokenizer_fingerprint: of the only tokenizer whose ids may come; empty if any may.
         """
+        self.tokenizer_fingerprint = tokenizer_fingerprint
         self._known = KnownRows(0) if known is None else known
-        self.store = NGramStore(store_tokens)
+        self.store = store
         self._max_depth = max_depth
         self._min_log_score = math.log(min_path_prob) if min_path_prob > 0 else -math.inf
         self._min_prob = max(MIN_PROB, min_path_prob)  # of a candidate that no noise can lift
         self._sessions: dict[int, _Session] = {}
-        self._lessons: deque[_Lesson] = deque()
 
     def open(self, session: int, context: NDArray[np.int32], prompt_length: int, options: DraftOptions) -> None:
         """Starts a session; its text is indexed in later calls of `propose`."""
@@ -94,15 +90,15 @@ class SuffixProposer:
     def row(self, session: int, row: Row) -> None:
         """Keeps the target's row at the session's context, if it may."""
         held = self._sessions[session]
-        if held.options.learn:
+        if held.options.teaches:
             self._known.keep(held.hash, row)
 
     def close(self, session: int) -> None:
         """Ends a session; the store learns its reply, if it may."""
         held = self._sessions.pop(session)
-        if held.options.learn and self.store.capacity:
-            self._lessons.append(_Lesson(held.start, held.tokens, held.prompt_length))
-        self._learn()
+        if held.options.teaches:
+            self.store.add(held.tokens, held.prompt_length, held.options.tenant)
+        self.store.learn_part()
 
     def propose(self, wants: Sequence[Want]) -> list[Growth | None]:
         """One tree for each want; None for one whose text is not indexed to its end yet."""
@@ -110,8 +106,8 @@ class SuffixProposer:
         by_missing = sorted(wants, key=lambda want: self._missing(want.session))
         for want in by_missing:  # short remainders first, so that long prompts wait
             room -= self._index(self._sessions[want.session], room)
-        if self._lessons:
-            self._learn()
+        if self.store.waiting:
+            self.store.learn_part()
         return [None if self._missing(want.session) else Growth(self._tree(want)) for want in wants]
 
     def _missing(self, session: int) -> int:
@@ -125,19 +121,6 @@ class SuffixProposer:
             keys = context_keys(held.tokens[max(0, index - LONGEST) : index], held.start)
             held.own.learn(keys, held.tokens[index])
         return held.indexed - first
-
-    def _learn(self) -> None:
-        """Has the store learn the next part of replies that have ended."""
-        room = LEARN_TOKENS
-        while self._lessons and room:
-            lesson = self._lessons[0]
-            end = min(lesson.learned + room, len(lesson.tokens))
-            context = lesson.tokens[max(0, lesson.learned - LONGEST) : lesson.learned]
-            self.store.learn(context, lesson.tokens[lesson.learned : end], lesson.start)
-            room -= end - lesson.learned
-            lesson.learned = end
-            if end == len(lesson.tokens):
-                self._lessons.popleft()
 
     def _tree(self, want: Want) -> DraftTree:
         held, budget = self._sessions[want.session], want.budget

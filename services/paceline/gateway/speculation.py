@@ -33,14 +33,15 @@ def speculation(
 ) -> common_pb2.SpeculationParams:
     """The parameters for a target that serves `model`. They are checked also where the request decodes plainly.
 
-    Strength is set only where the request names it, `deadline_ms` with WAIT_MODE_DEADLINE only, and not where neither
-    the request nor the model names one. Raises InvalidField naming field, value and what is allowed.
+    Strength and `learn` are set only where the request names them, `deadline_ms` with WAIT_MODE_DEADLINE only, and not
+    where neither the request nor the model names one. Raises InvalidField naming field, value and what is allowed.
     """
     if asked.HasField("budget") and asked.budget > model.max_budget:
         raise InvalidField("speculation.budget", asked.budget, f"0 to {model.max_budget} (max_budget)")
     draft = asked.draft if asked.HasField("draft") else True
     budget = asked.budget if asked.HasField("budget") else model.default_budget
     proposal, selection = _modes(asked, sampling, model)
+    _check_learn(asked, proposal, model)
     wait = _named("wait", asked.wait, WAITS) or WAITS.get(model.default_wait, WaitFor.DEADLINE)
     return common_pb2.SpeculationParams(
         draft=draft,
@@ -51,7 +52,21 @@ def speculation(
         selection=SELECTION_NUMBERS[selection],
         wait=WAIT_NUMBERS[wait],
         deadline_ms=_deadline_ms(asked, wait, model),
+        learn=asked.learn if asked.HasField("learn") else None,
     )
+
+
+def _check_learn(
+    asked: common_pb2.SpeculationParams, proposal: Proposal, model: inference_pb2.GetModelInfoResponse
+) -> None:
+    """Refuses a wish that would not be fulfilled. Raises InvalidField."""
+    if not asked.learn:
+        return
+    if not model.default_learn:
+        raise InvalidField("speculation.learn", True, "false or absent", "This server learns from no reply.")
+    if asked.HasField("nucleus") or proposal is Proposal.SAMPLED:
+        what = "nucleus verification" if asked.HasField("nucleus") else "sampled proposals"
+        raise InvalidField("speculation.learn", True, f"false or absent with {what}", "Such replies are never learned.")
 
 
 def _modes(

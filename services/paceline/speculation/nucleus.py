@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from dataclasses import replace as changed
 from enum import StrEnum
 
-from paceline.speculation.rows import Row, smallest_set
 from paceline.speculation.sampling import GREEDY_BELOW, MAX_TEMPERATURE, SamplingParams
 
 _SLACK = 1e-12  # a float64 sum equal to its limit but for rounding is within it
@@ -59,12 +58,6 @@ class Nucleus:
         if self.temperature is not None:
             return changed(served, temperature=self.temperature)
         return served if served.temperature >= GREEDY_BELOW else changed(served, temperature=1.0)
-
-
-def nucleus(row: Row, mass: float) -> Row:
-    """The smallest set of most probable tokens whose mass reaches `mass`, as they are in `row`; none for mass 0."""
-    kept = smallest_set(row.probs, mass) if mass > 0 else slice(0, 0)
-    return Row(row.token_ids[kept], row.probs[kept])
 
 
 @dataclass(frozen=True, slots=True)

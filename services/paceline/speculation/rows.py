@@ -120,6 +120,12 @@ def process(logits: torch.Tensor, params: SamplingParams, vocab_size: int, dtype
     return Row(token_ids[support], probs[support])
 
 
+def nucleus(row: Row, mass: float) -> Row:
+    """The smallest set of most probable tokens whose mass reaches `mass`, as they are in `row`; none for mass 0."""
+    kept = smallest_set(row.probs, mass) if mass > 0 else slice(0, 0)
+    return Row(row.token_ids[kept], row.probs[kept])
+
+
 def _on_host(logits: torch.Tensor) -> NDArray[np.floating[Any]]:
     """[N] as numpy has it; a view if it can be. Shorter floats become float32, which holds each of them exactly."""
     if logits.dtype not in _DTYPES:

@@ -11,8 +11,8 @@ from paceline.runtime.plan import PassPlan, Segment
 from paceline.runtime.runner import ModelRunner, PassRows
 from paceline.speculation.choices import SeededChoices
 from paceline.speculation.noise import Purpose
-from paceline.speculation.nucleus import Ledger, Nucleus, nucleus
-from paceline.speculation.rows import Row, process
+from paceline.speculation.nucleus import Ledger, Nucleus
+from paceline.speculation.rows import Row, nucleus, process
 from paceline.speculation.sampling import SamplingParams
 from paceline.speculation.tree import ROOT, DraftTree
 from paceline.speculation.verify import Relaxing, Walk, verify

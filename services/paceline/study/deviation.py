@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.speculation.nucleus import Nucleus, nucleus
-from paceline.speculation.rows import Row
+from paceline.speculation.nucleus import Nucleus
+from paceline.speculation.rows import Row, nucleus
 from paceline.study.enumeration import Law, TableModel, law, total_variation
 
 SHAPES = {"ranked, 1 a level": ((1, 1), False), "ranked, 2 a level": ((2, 2), False)} | {

@@ -10,6 +10,7 @@ import torch
 
 from paceline.drafter.proposer import DraftOptions, Want
 from paceline.drafter.suffix import SuffixProposer
+from paceline.drafter.text_store import TextStore
 from paceline.runtime.runner import ModelRunner
 from paceline.speculation.modes import Proposal
 from paceline.speculation.propose import NO_CANDIDATES, Candidates, ranked
@@ -39,7 +40,7 @@ class SuffixSource:
     def __init__(self, vocab_size: int, eos: frozenset[int], max_depth: int) -> None:
         """`eos`: tokens that a tree does not grow below."""
         self._vocab_size, self._eos, self._max_depth = vocab_size, eos, max_depth
-        self._proposer = SuffixProposer(0, max_depth, 0.0)
+        self._proposer = SuffixProposer(TextStore(0), max_depth, 0.0)
         self._held: tuple[SamplingParams, list[int]] | None = None
 
     def tree(self, context: Sequence[int], budget: int, params: SamplingParams) -> DraftTree:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from paceline.drafter.model import ModelProposer
 from paceline.drafter.suffix import SuffixProposer
+from paceline.drafter.text_store import MB, TextStore
 from paceline.runtime.runner import ModelRunner
 from paceline.speculation.sampling import SamplingParams
 from paceline.speculation.tree import ROOT
@@ -66,6 +67,9 @@ class Drafter(Protocol):
         ...
 
 
+STORE_BYTES = 512 * MB  # of the studied store: more than what is served to it
+
+
 @dataclass(frozen=True, slots=True)
 class SuffixDrafter:
     """The suffix proposer: a session's own text, and `served` tokens of other sessions."""
@@ -75,10 +79,12 @@ class SuffixDrafter:
 
     def open(self, target: ModelRunner, kind: TreeKind) -> SessionDrafts:
         """A new one, which has learned what was served."""
-        tokens = sum(len(text) for text in self.served)
-        proposer = SuffixProposer(2 * tokens, kind.max_depth, kind.min_path_prob)
+        store = TextStore(STORE_BYTES if self.served else 0)
         for text in self.served:
-            proposer.store.learn((), text)
+            store.add(list(text), 0)
+        while store.learn_part():
+            continue
+        proposer = SuffixProposer(store, kind.max_depth, kind.min_path_prob)
         return RankedDrafts(
             proposer, None, target.info.vocab_size, target.info.eos_token_ids, kind.budget, kind.strength
         )

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.speculation.noise import Purpose
-from paceline.speculation.nucleus import Ledger, Nucleus, nucleus
+from paceline.speculation.nucleus import Ledger, Nucleus
 from paceline.speculation.proposal_row import ProposalRow
 from paceline.speculation.propose import Candidates, ranked
-from paceline.speculation.rows import Row
+from paceline.speculation.rows import Row, nucleus
 from paceline.speculation.tree import ROOT, DraftTree
 from paceline.speculation.verify import Relaxing, verify
 

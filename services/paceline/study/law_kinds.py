@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.speculation.nucleus import Ledger, Nucleus, nucleus
+from paceline.speculation.nucleus import Ledger, Nucleus
 from paceline.speculation.propose import Candidates, ranked
-from paceline.speculation.rows import Row
+from paceline.speculation.rows import Row, nucleus
 from paceline.speculation.select import Path, best_first, rerank
 from paceline.speculation.shape import sampled_tree
 from paceline.speculation.tree import ROOT, DraftTree

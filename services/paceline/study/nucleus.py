@@ -10,6 +10,7 @@ import numpy as np
 
 from paceline.drafter.model import ModelProposer
 from paceline.drafter.suffix import SuffixProposer
+from paceline.drafter.text_store import TextStore
 from paceline.runtime.runner import ModelRunner
 from paceline.runtime.tokenizer import TextTokenizer
 from paceline.speculation.modes import Proposal
@@ -66,7 +67,7 @@ class Drafter:
         budget, depth = settings.budget, settings.max_depth
         if self.model is None:
             wide = self.proposal is Proposal.SAMPLED
-            proposer = SuffixProposer(0, depth, 0.0 if wide else settings.min_path_prob)
+            proposer = SuffixProposer(TextStore(0), depth, 0.0 if wide else settings.min_path_prob)
             ranked = RankedDrafts(proposer, None, vocab_size, eos, WIDE if wide else budget)
             return SampledSuffix(ranked, budget, depth) if wide else ranked
         if self.proposal is Proposal.SAMPLED:

@@ -16,6 +16,7 @@ from paceline.runtime.toy_tokenizer import ToyTokenizer
 from paceline.study.ratios import percentiles
 from paceline.study.report import Report
 from paceline.study.stack import drafter_main, launch
+from paceline.study.store_costs import store_costs, store_note
 from paceline.target.config import TargetConfig
 from paceline.target.directory import DrafterLease
 from paceline.target.server import TargetServer
@@ -27,7 +28,8 @@ VOCAB = 64
 async def study_overhead(rounds: int, progress: Callable[[str], None]) -> Report:
     """Times between the pieces a client of the target receives, one piece a round, drafted and plain.
 
-    The target runs in this process, the drafter in its own; a pass over the table model takes microseconds.
+    The target runs in this process, the drafter in its own; a pass over the table model takes microseconds. What the
+    drafter's store costs by its size comes beside it.
     """
     drafter = await launch("drafter", drafter_main, DrafterConfig(), 1)
     table = np.random.default_rng(0).dirichlet(np.full(VOCAB, 0.3), size=VOCAB)
@@ -62,12 +64,17 @@ async def study_overhead(rounds: int, progress: Callable[[str], None]) -> Report
     finally:
         await server.stop(1.0)
         await drafter.stop()
+    stores = store_costs(progress)
     return Report(
         "overhead",
         {"model": "table", "vocab": VOCAB},
         rows,
-        notes=["bar: p50 of a drafted round at most 2 ms; it holds the target's step, both gRPC hops and the proposer"],
+        notes=[
+            "bar: p50 of a drafted round at most 2 ms; it holds the target's step, both gRPC hops and the proposer",
+            *(store_note(row) for row in stores),
+        ],
         passed=rows[0]["p50_ms"] <= 2.0,
+        extra={"store": stores},
     )
 
 

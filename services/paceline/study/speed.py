@@ -71,7 +71,7 @@ async def study_speed(settings: SpeedSettings, progress: Progress) -> Report:
     spec = ModelSpec(str(folder), dtype=settings.dtype)
     costs = load_runner(spec, kv_tokens=1024, vocab_size=tokenizer.vocab_size, measure_s=5.0).costs
     progress("plain decoding against a bare loop")
-    cold = StackConfig(target, DrafterConfig(store_tokens=0), target_threads=settings.threads)
+    cold = StackConfig(target, DrafterConfig(store_mb=0), target_threads=settings.threads)
     async with running(cold) as stack, AsyncClient(stack.address) as client:
         rows.append(await _plain(settings, client, BareModel(folder, settings.dtype), prompts))
         progress("drafting against plain decoding, no store")

@@ -12,6 +12,7 @@ import torch
 
 from paceline.drafter.model import ModelProposer
 from paceline.drafter.suffix import SuffixProposer
+from paceline.drafter.text_store import TextStore
 from paceline.runtime.toy_tokenizer import ToyTokenizer
 from paceline.study.figures import Curve, Panel, draw
 from paceline.study.loaded import load_drafter, load_target
@@ -101,7 +102,7 @@ def _real(
 
     def cell(name: str, variant: Variant) -> dict[str, Any]:
         progress(f"real, {name}: {variant.name}")
-        suffix = SuffixProposer(0, 8, 0.01)
+        suffix = SuffixProposer(TextStore(0), 8, 0.01)
         proposer = suffix if name == "suffix" else _model_proposer(drafts, target.tokenizer.fingerprint)
         pair = Pair(target.runner, target.tokenizer, proposer)
         return {"pair": f"real, {name}", **asyncio.run(measure(pair, variant, work, 0.0))}

@@ -37,6 +37,7 @@ class RequestLimits:
     context_length: int  # most tokens of prompt and reply together
     context_reason: str  # what sets that limit, in words
     max_budget: int  # draft nodes per round
+    learn: bool = True  # whether drafters may learn from replies
 
 
 def resolve(message: target_pb2.DecodeRequest, limits: RequestLimits, deadline: float | None) -> SessionRequest:
@@ -73,6 +74,7 @@ def resolve(message: target_pb2.DecodeRequest, limits: RequestLimits, deadline: 
         wish=_wish(message, sampling, limits.max_budget),
         nucleus=nucleus,
         ledger=Ledger(message.deviation_spent, message.relaxed_tokens),
+        learn=_learn(message, limits),
         trace=message.trace,
         request_id=message.request_id,
         deadline=deadline,
@@ -145,6 +147,13 @@ def _wish(message: target_pb2.DecodeRequest, sampling: SamplingParams, max_budge
         wait=wait,
         deadline_s=deadline_s,
     )
+
+
+def _learn(message: target_pb2.DecodeRequest, limits: RequestLimits) -> bool:
+    wanted = message.speculation
+    if wanted.learn and not limits.learn:
+        raise InvalidField("speculation.learn", True, "false or absent", "This server learns from no reply.")
+    return wanted.learn if wanted.HasField("learn") else limits.learn
 
 
 def _named(field: str, kinds: Mapping[Number, Kind], number: Number) -> Kind:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline.rpc.arrays import ints_to_bytes
-from paceline.rpc.convert import PROPOSAL_NUMBERS, row_to_proto, sampling_to_proto, tree_from_proto
+from paceline.rpc.convert import PROPOSAL_NUMBERS, sampling_to_proto
+from paceline.rpc.trees import row_to_proto, tree_from_proto
 from paceline.speculation.noise import propose_seed
 from paceline.speculation.tree import TreeFault
 from paceline.target.fallback import Fallback

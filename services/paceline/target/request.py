@@ -58,6 +58,7 @@ class SessionRequest:
     wish: DraftWish = field(default_factory=DraftWish)
     nucleus: Nucleus | None = None  # None verifies exactly
     ledger: Ledger = field(default_factory=Ledger)  # what relaxations had cost at an earlier replica
+    learn: bool = True  # whether the request lets drafters learn from the reply
     trace: bool = False  # whether rounds go to the sink too
     request_id: str = ""
     deadline: float | None = None  # on the engine's clock, seconds; None for none
@@ -65,4 +66,4 @@ class SessionRequest:
     @property
     def teaches(self) -> bool:
         """Whether a drafter may learn from the reply: trees of a replay must not know what its noise had led to."""
-        return self.nucleus is None and not self.wish.sampled
+        return self.learn and self.nucleus is None and not self.wish.sampled

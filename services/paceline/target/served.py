@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from paceline.speculation.nucleus import nucleus
-from paceline.speculation.rows import Row, process
+from paceline.speculation.rows import Row, nucleus, process
 from paceline.speculation.tree import ROOT
 from paceline.target.request import SessionRequest
 

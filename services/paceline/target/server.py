@@ -205,6 +205,7 @@ class TargetServer:
             default_selection=Selection(self._config.selection),
             default_wait=WaitFor(self._config.wait),
             default_deadline_ms=max(1, round(self._config.draft_deadline_ms)),
+            default_learn=self._config.learn,
             incarnation=self.incarnation,
         )
 
@@ -213,4 +214,4 @@ def _limits(runner: ModelRunner, engine: TargetEngine, config: TargetConfig) -> 
     info = runner.info
     by_model = engine.context_length == info.context_length
     reason = info.context_reason if by_model else "set by this server's kv_tokens and context_length"
-    return RequestLimits(info.vocab_size, engine.context_length, reason, config.max_budget)
+    return RequestLimits(info.vocab_size, engine.context_length, reason, config.max_budget, config.learn)

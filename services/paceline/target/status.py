@@ -30,6 +30,7 @@ class Identity:
     default_selection: Selection
     default_wait: WaitFor
     default_deadline_ms: int
+    default_learn: bool
     incarnation: str
 
 
@@ -62,6 +63,7 @@ class StatusReport:
                 default_selection=SELECTION_NUMBERS[known.default_selection],
                 default_wait=WAIT_NUMBERS[known.default_wait],
                 default_deadline_ms=known.default_deadline_ms,
+                default_learn=known.default_learn,
             )
         )
 

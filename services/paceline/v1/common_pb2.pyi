@@ -80,7 +80,7 @@ class NucleusVerification(_message.Message):
     def __init__(self, mass: _Optional[float] = ..., temperature: _Optional[float] = ..., max_deviation: _Optional[float] = ..., max_deviation_per_token: _Optional[float] = ..., max_relaxations: _Optional[int] = ...) -> None: ...
 
 class SpeculationParams(_message.Message):
-    __slots__ = ("draft", "budget", "proposal", "strength", "nucleus", "selection", "wait", "deadline_ms")
+    __slots__ = ("draft", "budget", "proposal", "strength", "nucleus", "selection", "wait", "deadline_ms", "learn")
     DRAFT_FIELD_NUMBER: _ClassVar[int]
     BUDGET_FIELD_NUMBER: _ClassVar[int]
     PROPOSAL_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +89,7 @@ class SpeculationParams(_message.Message):
     SELECTION_FIELD_NUMBER: _ClassVar[int]
     WAIT_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
+    LEARN_FIELD_NUMBER: _ClassVar[int]
     draft: bool
     budget: int
     proposal: Proposal
@@ -97,7 +98,8 @@ class SpeculationParams(_message.Message):
     selection: SelectionRule
     wait: WaitMode
     deadline_ms: int
-    def __init__(self, draft: _Optional[bool] = ..., budget: _Optional[int] = ..., proposal: _Optional[_Union[Proposal, str]] = ..., strength: _Optional[float] = ..., nucleus: _Optional[_Union[NucleusVerification, _Mapping]] = ..., selection: _Optional[_Union[SelectionRule, str]] = ..., wait: _Optional[_Union[WaitMode, str]] = ..., deadline_ms: _Optional[int] = ...) -> None: ...
+    learn: bool
+    def __init__(self, draft: _Optional[bool] = ..., budget: _Optional[int] = ..., proposal: _Optional[_Union[Proposal, str]] = ..., strength: _Optional[float] = ..., nucleus: _Optional[_Union[NucleusVerification, _Mapping]] = ..., selection: _Optional[_Union[SelectionRule, str]] = ..., wait: _Optional[_Union[WaitMode, str]] = ..., deadline_ms: _Optional[int] = ..., learn: _Optional[bool] = ...) -> None: ...
 
 class Usage(_message.Message):
     __slots__ = ("prompt_tokens", "completion_tokens")

@@ -119,7 +119,7 @@ class GetModelInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetModelInfoResponse(_message.Message):
-    __slots__ = ("model", "vocab_size", "context_length", "eos_token_ids", "dtype", "device", "tokenizer_fingerprint", "proposer", "default_sampling", "default_budget", "max_budget", "version", "has_chat_template", "default_selection", "default_wait", "default_deadline_ms")
+    __slots__ = ("model", "vocab_size", "context_length", "eos_token_ids", "dtype", "device", "tokenizer_fingerprint", "proposer", "default_sampling", "default_budget", "max_budget", "version", "has_chat_template", "default_selection", "default_wait", "default_deadline_ms", "default_learn")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_LENGTH_FIELD_NUMBER: _ClassVar[int]
@@ -136,6 +136,7 @@ class GetModelInfoResponse(_message.Message):
     DEFAULT_SELECTION_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_WAIT_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_LEARN_FIELD_NUMBER: _ClassVar[int]
     model: str
     vocab_size: int
     context_length: int
@@ -152,7 +153,8 @@ class GetModelInfoResponse(_message.Message):
     default_selection: _common_pb2.SelectionRule
     default_wait: _common_pb2.WaitMode
     default_deadline_ms: int
-    def __init__(self, model: _Optional[str] = ..., vocab_size: _Optional[int] = ..., context_length: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., tokenizer_fingerprint: _Optional[str] = ..., proposer: _Optional[str] = ..., default_sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., default_budget: _Optional[int] = ..., max_budget: _Optional[int] = ..., version: _Optional[str] = ..., has_chat_template: _Optional[bool] = ..., default_selection: _Optional[_Union[_common_pb2.SelectionRule, str]] = ..., default_wait: _Optional[_Union[_common_pb2.WaitMode, str]] = ..., default_deadline_ms: _Optional[int] = ...) -> None: ...
+    default_learn: bool
+    def __init__(self, model: _Optional[str] = ..., vocab_size: _Optional[int] = ..., context_length: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., tokenizer_fingerprint: _Optional[str] = ..., proposer: _Optional[str] = ..., default_sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., default_budget: _Optional[int] = ..., max_budget: _Optional[int] = ..., version: _Optional[str] = ..., has_chat_template: _Optional[bool] = ..., default_selection: _Optional[_Union[_common_pb2.SelectionRule, str]] = ..., default_wait: _Optional[_Union[_common_pb2.WaitMode, str]] = ..., default_deadline_ms: _Optional[int] = ..., default_learn: _Optional[bool] = ...) -> None: ...
 
 class GetStatusRequest(_message.Message):
     __slots__ = ()
