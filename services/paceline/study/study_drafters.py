@@ -22,7 +22,7 @@ from paceline.study.prompts import Prompt
 from paceline.study.report import Report
 
 KV_TOKENS = 24576
-MEASURE_S = 6.0  # of passes by size
+MEASURE_S = 20.0  # of passes by size, on a busy machine up to five times that
 NOTES = (
     "tokens_per_round: decoded with the target's own verification, or, with replay, trees walked along plain replies, "
     "which gives the same rounds; ranked trees at temperature 0, coupled ones above; 95 % intervals over prompts",
