@@ -30,7 +30,7 @@ class NucleusSettings:
     seed: int = 20261130
     prompt_tokens: int = 192  # most tokens of a prompt
     new_tokens: int = 40  # of a reply to a prompt
-    task_tokens: int = 20  # of an answer to a task
+    task_tokens: int = 16  # of an answer to a task
     tasks_per_kind: int = 4
     budget: int = 8  # nodes of a tree
     max_depth: int = 8  # levels of a suffix tree
