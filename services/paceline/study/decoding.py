@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 import torch
 
@@ -103,11 +104,14 @@ def _settle(
     def logits_at(node: int) -> torch.Tensor:
         return rows.logits(segment, node + 1)
 
+    @cache
     def row_at(node: int) -> Row:
         return process(logits_at(node), params, vocab_size)
 
     def nucleus_at(node: int) -> Row:
         assert rule is not None
+        if rule.row_params(params) == params:
+            return nucleus(row_at(node), rule.mass)
         return nucleus(process(logits_at(node), rule.row_params(params), vocab_size), rule.mass)
 
     relaxing = None if rule is None else Relaxing(rule, reply.ledger, len(reply.tokens), row_at, nucleus_at)

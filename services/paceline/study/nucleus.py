@@ -31,10 +31,11 @@ class NucleusSettings:
     seed: int = 20261130
     prompt_tokens: int = 192  # most tokens of a prompt
     new_tokens: int = 40  # of a reply to a prompt
-    task_tokens: int = 20  # of an answer to a task
+    task_tokens: int = 16  # of an answer to a task
     tasks_per_kind: int = 4
     budget: int = 8  # nodes of a tree
-    max_depth: int = 8
+    max_depth: int = 8  # levels of a suffix tree
+    model_depth: int = 4  # levels of a model drafter's tree, each of which takes it a pass
     width: int = 4  # nodes of a level that a model drafter looks below
     min_path_prob: float = 0.01  # of ranked trees
     limited_mass: float = 0.9  # of the cells that show the limits
@@ -71,10 +72,15 @@ class Drafter:
             ranked = RankedDrafts(proposer, None, vocab_size, eos, WIDE if wide else budget)
             return SampledSuffix(ranked, budget, depth) if wide else ranked
         if self.proposal is Proposal.SAMPLED:
-            return SampledModel(self.model, eos, budget, depth)
+            return SampledModel(self.model, eos, budget, settings.model_depth)
         meter = MeteredRunner(self.model)
         model = ModelProposer(
-            meter, "", max_depth=depth, width=settings.width, step_tokens=256, min_path_prob=settings.min_path_prob
+            meter,
+            "",
+            max_depth=settings.model_depth,
+            width=settings.width,
+            step_tokens=256,
+            min_path_prob=settings.min_path_prob,
         )
         return RankedDrafts(model, meter, vocab_size, eos, budget)
 

@@ -166,11 +166,12 @@ class SampledModel:
         held = {session: self._rows[session] for session in wanted}
         move_all(self._runner, [(rows, tokens) for rows, _, tokens in held.values()])
         trees: dict[int, DraftTree] = {}
+        known: dict[int, dict[Path, ProposalRow | None]] = {session: {} for session in held}
         asked: dict[int, dict[Path, None]] = {session: {} for session in held}
         going = True
         while going:
             for session, (rows, params, tokens) in held.items():
-                row_below = self._row_below(rows, params, asked[session], wanted[session])
+                row_below = self._row_below(rows, params, known[session], asked[session], wanted[session])
                 trees[session] = sampled_tree(self._shape, row_below, _key_at(params, len(tokens)))
             missing = [(held[session][0], list(paths), None) for session, paths in asked.items() if paths]
             look_below(self._runner, missing)
@@ -188,15 +189,24 @@ class SampledModel:
         """Ends a session."""
         self._rows.pop(session)[0].close()
 
-    def _row_below(self, rows: PathRows, params: SamplingParams, asked: dict[Path, None], depth: int) -> RowBelow:
+    def _row_below(
+        self,
+        rows: PathRows,
+        params: SamplingParams,
+        known: dict[Path, ProposalRow | None],
+        asked: dict[Path, None],
+        depth: int,
+    ) -> RowBelow:
         def row_below(path: Path) -> ProposalRow | None:
             if len(path) >= depth or (path and path[-1] in self._eos):
                 return None
             if path not in rows.logits:
                 asked[path] = None  # known in the next turn; what is drawn above stays the same
                 return None
-            best = candidates(rows.logits[path][: rows.runner.info.vocab_size], params)
-            return ProposalRow.of(best.tokens, np.exp(best.log_probs), len(best))
+            if path not in known:
+                best = candidates(rows.logits[path][: rows.runner.info.vocab_size], params)
+                known[path] = ProposalRow.of(best.tokens, np.exp(best.log_probs), len(best))
+            return known[path]
 
         return row_below
 

@@ -86,6 +86,8 @@ def study_nucleus(
                     lambda: bench.cell(drafter, temperature, mass),  # noqa: B023
                 )
             rows += series_rows(Series(model, drafter.name, drafter.proposal, temperature, cells), costs)
+        if (drafter.model is None) != (drafter.proposal is Proposal.RANKED):
+            continue  # one kind of ranked and one of sampled trees show the limits
         for number, rule in enumerate(settings.limits()):
             progress(f"{drafter.name}, {drafter.proposal}, limit {number + 1} of {len(settings.limits())}")
             cell = parts.made(f"{label}-limit-{number}", lambda: bench.limited(drafter, LIMITED, rule))  # noqa: B023
