@@ -10,9 +10,11 @@ import pytest
 from numpy.typing import NDArray
 
 from paceline.runtime.toy import ToyRunner
+from paceline.speculation.modes import Proposal
 from paceline.speculation.tree import DraftTree
+from paceline.target.request import DraftWish
 from target import drafters
-from target.rig import Propose, request, running, sampled
+from target.rig import Propose, plain, request, running, sampled
 
 STREAMS, LENGTH = 5, 4000  # 20 000 draws
 CHI_SQUARE_1E6 = {1: 23.93, 3: 30.66, 12: 50.83}  # quantile of 1 - 1e-6 by degrees of freedom
@@ -73,3 +75,15 @@ def test_the_token_after_a_fully_accepted_chain() -> None:
     bonus = [record.drawn for record in records if len(record.accepted) == 3]
     assert len(bonus) > 3000
     assert g_statistic(np.bincount(bonus, minlength=2), probs) < CHI_SQUARE_1E6[1]
+
+
+def test_draws_of_a_sampled_request_are_not_what_a_drafter_may_have_learned() -> None:
+    """A replay with the seed of a request that taught the drafter: a token that was seen there is drafted below, one
+    that was not is drawn plainly. By the same noise, tokens would repeat themselves too rarely: .068, not .083.
+    """
+    table = np.full((12, 12), 1 / 12)
+    wishes = [DraftWish(4, proposal=proposal) for proposal in (Proposal.RANKED, Proposal.SAMPLED)]
+    taught, replay = (request([0], 50, sampling=sampled(1.0, 3), wish=wish) for wish in wishes)
+    assert (taught.teaches, replay.teaches) == (True, False)
+    same = np.equal(plain(ToyRunner(table), taught), plain(ToyRunner(table), replay))
+    assert same.sum() < 15

@@ -28,8 +28,8 @@ class Choices(Protocol):
 class SeededChoices:
     """Choices by the request's noise (THEORY 1): the same token for the same row and position, with any company.
 
-    `plain` is the stream of plain draws. Nucleus requests have one of their own, since a drafter may have learned what
-    the stream of exact ones gave.
+    `plain` is the stream of plain draws. Nucleus requests and those with sampled proposals have one of their own, since
+    a drafter may have learned what the stream of others gave: whether there is a tree would depend on the draw.
     """
 
     params: SamplingParams

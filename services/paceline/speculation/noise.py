@@ -29,7 +29,7 @@ class Purpose(IntEnum):
     DRAW = 1  # the token drawn at a position; coupled proposals look at it too
     ACCEPT = 2  # uniforms of accept tests
     RESIDUAL = 3  # the draw from a residual after every sibling was rejected
-    NUCLEUS = 4  # the token drawn at a position of a nucleus request, which no tree may know (THEORY 4)
+    NUCLEUS = 4  # the same where no tree may know it: nucleus requests (THEORY 4), and those with sampled proposals
     PROPOSE = 5  # drawing siblings; used for nothing else (THEORY 3, clause 5)
 
 

@@ -52,8 +52,8 @@ class EngineStatus:
 
 
 def seeded_choices(request: SessionRequest) -> Choices:
-    """Choices by the request's noise."""
-    return SeededChoices(request.sampling, Purpose.DRAW if request.nucleus is None else Purpose.NUCLEUS)
+    """Choices by the request's noise. Plain draws of a request that teaches may be known from a replay."""
+    return SeededChoices(request.sampling, Purpose.DRAW if request.teaches else Purpose.NUCLEUS)
 
 
 class TargetEngine:
