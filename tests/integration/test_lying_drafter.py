@@ -12,7 +12,7 @@ from paceline.v1 import common_pb2
 from support.lying_drafter import GARBAGE, LIES, LyingDrafter, serving_lies
 from target import drafters
 from target.rig import plain, random_table, request, sampled
-from target.wire import Directory, Served, collect, message, target, until
+from target.wire import Directory, Served, collect, message, speculation, target, until
 
 VOCAB = 32
 TABLE = random_table(VOCAB, seed=33)
@@ -98,3 +98,18 @@ async def test_trees_of_other_sessions_are_as_harmless_as_they_are_wrong() -> No
             return len(drafter.contexts)
 
         await until(held, 0)
+
+
+async def test_a_tree_as_large_as_was_asked_for_is_no_lie() -> None:
+    """A target that prunes asks for three times its budget; a chain of that many nodes is as deep."""
+    drafter = LyingDrafter(drafters.oracle(PROMPT, EXPECTED))
+    async with (
+        serving_lies(drafter) as address,
+        target(ToyRunner(TABLE), Directory(address), budget=2, max_budget=2, draft_deadline_ms=5000.0) as served,
+    ):
+        await served.drafter_state("ready")
+        wish = speculation(2, selection=common_pb2.SELECTION_RULE_RERANK)
+        tokens, finish = await collect(served.stub.Decode(message(PROMPT, COUNT, sampling=PARAMS, speculation=wish)))
+    assert tokens == EXPECTED
+    assert not finish.speculation.fallbacks
+    assert finish.speculation.accepted > COUNT // 2

@@ -323,6 +323,16 @@ def test_others_do_not_wait_for_a_tree_that_one_session_waits_for_without_end() 
         rig.engine.cancel(session)
 
 
+def test_waiting_without_end_is_no_stall_of_the_target() -> None:
+    """A replica that counted as stalled would be killed for a drafter that hangs, and a request that waits for it."""
+    with running(ToyRunner(TABLE), lambda context, budget: None, stall_s=0.1) as rig:
+        session, sink = rig.submit(request(PROMPT, 50, wish=wish(Selection.DRAFT, WaitFor.TREE)))
+        sink.wait_deltas(1)
+        time.sleep(0.3)
+        rig.engine.healthy()
+        rig.engine.cancel(session)
+
+
 def test_a_drafter_that_hangs_is_suspended_also_where_only_load_makes_rounds_wait() -> None:
     silent = {"draft_deadline_ms": 50.0, "never_idle_sessions": 1, "suspend_after": 3}
     with running(ToyRunner(TABLE), lambda context, budget: None, **silent) as rig:

@@ -330,13 +330,13 @@ class BatchLoop:
 
     def _sleep(self, wake_at: float | None) -> None:
         deadlines = [each.request.deadline for each in self._roster if each.request.deadline is not None]
+        self._progress.idle()  # also while a tree is waited for, however long: whoever is waited for may be stuck
         if wake_at is not None:
             until = min([wake_at, *deadlines])
             self._inbox.wait(until if math.isfinite(until) else None)
             return
         if not self._roster.active_count:
             self._runner.kv.check_integrity()  # nobody runs: the cheapest time to look
-        self._progress.idle()
         self._inbox.wait(min(deadlines, default=None))
         self._held_since = self._clock()
 

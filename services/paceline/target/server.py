@@ -176,7 +176,7 @@ class TargetServer:
             tokenizer_fingerprint=tokenizer.fingerprint,
             vocab_size=runner.info.vocab_size,
             max_nodes=CANDIDATES * config.max_budget,
-            max_depth=config.max_budget,
+            max_depth=CANDIDATES * config.max_budget,
         )
         timing = LinkTiming(config.connect_timeout_s, config.backoff_first_ms / 1e3, config.backoff_max_ms / 1e3)
         return DrafterLink(
