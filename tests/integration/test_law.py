@@ -77,7 +77,7 @@ async def test_the_law_is_the_targets(proposal: int, selection: int, wait: int) 
     counts, found = await transitions(100, STREAMS, proposal=proposal, selection=selection, wait=wait)
     assert counts.sum() == STREAMS * LENGTH
     assert p_value(counts) > 1e-6
-    assert found.accepted > 10
+    assert found.accepted > 10 or wait == NEVER, "a target this fast may be past every tree that it does not wait for"
     assert found.relaxed_tokens == 0
 
 

@@ -40,7 +40,7 @@ class DraftOptions:
     sampling: SamplingParams  # the request's parameters; the seed is right only if coupled
     eos_token_ids: frozenset[int]  # a tree does not grow below one
     vocab_size: int  # ids from here on are never proposed
-    learn: bool  # whether other sessions may profit from this one's text
+    learn: bool  # whether other sessions may profit from this one's text and rows
     propose_seed: int = 0  # of the noise that siblings are drawn with; used if sampled
     tenant: str = ""  # sessions of different tenants never profit from each other's text
 
