@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -71,8 +72,8 @@ def series_rows(series: Series, costs: PassCosts) -> list[dict[str, Any]]:
                     "task_score": score.mean,
                     "task_score_low": score.low,
                     "task_score_high": score.high,
-                    "cost_speed_over_plain": plain_s / own_s,
-                    "cost_speed_over_exact": exact_s / own_s,
+                    "cost_speed_over_plain": plain_s / own_s if own_s else math.nan,
+                    "cost_speed_over_exact": exact_s / own_s if own_s else math.nan,
                 }
             )
         )
