@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from paceline.runtime.plan import PassPlan
 from paceline.runtime.runner import ModelRunner, PassRows
 
@@ -9,7 +11,8 @@ from paceline.runtime.runner import ModelRunner, PassRows
 class MeteredRunner:
     """Passes through to a runner; `seconds` grows by the measured cost of each segment as a pass of its own.
 
-    A study packs sessions to be done sooner, and yet reports what one session alone would see.
+    A study packs sessions to be done sooner, and yet reports what one session alone would see. NaN once a pass has run
+    whose cost is not known.
     """
 
     def __init__(self, runner: ModelRunner) -> None:
@@ -21,6 +24,6 @@ class MeteredRunner:
 
     def execute(self, plan: PassPlan) -> PassRows:
         """Runs the plan."""
-        self.seconds += sum(self.costs.seconds(len(segment)) or 0.0 for segment in plan.segments)
+        self.seconds += sum(self.costs.seconds(len(segment)) or math.nan for segment in plan.segments)
         self.passes += len(plan.segments)
         return self._runner.execute(plan)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -148,6 +149,6 @@ def plain(reply: Reply) -> dict[str, Any]:
 
 
 def verify_seconds(replies: Sequence[Mapping[str, Any]], seconds: Callable[[int], float | None]) -> float:
-    """What the rounds' passes take by measured costs, one session alone."""
+    """What the rounds' passes take by measured costs, one session alone; NaN if a cost is not known."""
     sizes = np.asarray([size for each in replies for size in each["sizes"]])
-    return float(sum((seconds(1 + int(size)) or 0.0) for size in sizes))
+    return float(sum((seconds(1 + int(size)) or math.nan) for size in sizes))

@@ -72,8 +72,8 @@ def series_rows(series: Series, costs: PassCosts) -> list[dict[str, Any]]:
                     "task_score": score.mean,
                     "task_score_low": score.low,
                     "task_score_high": score.high,
-                    "cost_speed_over_plain": plain_s / own_s if own_s else math.nan,
-                    "cost_speed_over_exact": exact_s / own_s if own_s else math.nan,
+                    "cost_speed_over_plain": plain_s / own_s,
+                    "cost_speed_over_exact": exact_s / own_s,
                 }
             )
         )
@@ -133,9 +133,10 @@ def _over(
 
 
 def _seconds_per_token(cell: Mapping[str, Any], costs: PassCosts) -> float:
-    """One session alone, the drafter before the target: measured pass costs and draft times."""
+    """One session alone, the drafter before the target: measured pass costs and draft times; NaN if one is missing."""
     tokens = sum(len(each["tokens"]) for each in cell["replies"])
-    return (verify_seconds(cell["replies"], costs.seconds) + float(cell["draft_s"])) / tokens
+    drafting = float(cell["draft_s"]) or math.nan  # 0: its passes were not timed
+    return (verify_seconds(cell["replies"], costs.seconds) + drafting) / tokens
 
 
 def panels(rows: Sequence[Mapping[str, Any]], y: str, y_label: str) -> list[Panel]:
