@@ -117,7 +117,7 @@ RUBBISH = {
     "an id outside the vocabulary": draft_pb2.DraftTree(tokens=ints_to_bytes([VOCAB]), parents=ints_to_bytes([-1])),
     "a negative id": draft_pb2.DraftTree(tokens=ints_to_bytes([-3]), parents=ints_to_bytes([-1])),
     "too many nodes": draft_pb2.DraftTree(
-        tokens=ints_to_bytes(np.arange(100) % VOCAB), parents=ints_to_bytes(range(-1, 99))
+        tokens=ints_to_bytes(np.arange(200) % VOCAB), parents=ints_to_bytes(range(-1, 199))
     ),
     "half an int": draft_pb2.DraftTree(tokens=b"abc", parents=b""),
 }
