@@ -44,7 +44,9 @@ def test_coupled_trees_follow_the_noise_of_the_draws() -> None:
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_rounds_and_accepted_tokens_add_up(temperature: float) -> None:
     bench = DrafterBench(ToyRunner(TABLE), PROMPTS, SETTINGS)
-    for drafter in (SuffixDrafter("suffix"), ModelDrafter("model", ToyRunner(OTHER), 3)):
+    timed = ToyRunner(OTHER)
+    timed.costs = COSTS
+    for drafter in (SuffixDrafter("suffix"), ModelDrafter("model", timed, 3)):
         cell = bench.cell(drafter, 4, temperature, 2.0)
         replayed = DrafterBench(ToyRunner(TABLE), PROMPTS, replace(SETTINGS, replay=True))
         assert replayed.cell(drafter, 4, temperature, 2.0)["replies"] == cell["replies"]
