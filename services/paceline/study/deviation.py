@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from paceline.speculation.nucleus import Nucleus
 from paceline.speculation.rows import Row, nucleus
-from paceline.study.enumeration import Law, TableModel, law, total_variation
+from paceline.study.enumeration import TableModel, law
+from paceline.study.outcomes import total_variation
 
 SHAPES = {"ranked, 1 a level": ((1, 1), False), "ranked, 2 a level": ((2, 2), False)} | {
     "sampled, 1 a level": ((1, 1), True),
@@ -44,7 +45,9 @@ def deviation_rows(
                 progress(f"law by enumeration: {name}, mass {mass:g}, limit {limit}")
                 rule = Nucleus(mass, max_deviation=limit)
                 laws = [law(each, children, sampled=sampled, rule=rule, horizon=settings.horizon) for each in models]
-                moved = np.asarray([total_variation(one, two) for one, two in zip(laws, exact, strict=True)])
+                moved = np.asarray(
+                    [total_variation(one.probs, two.probs) for one, two in zip(laws, exact, strict=True)]
+                )
                 spent = np.asarray([each.spent for each in laws])
                 rows.append(
                     {
@@ -82,13 +85,13 @@ def one_step_error(masses: Sequence[float], settings: DeviationSettings) -> floa
     return worst
 
 
-def _first_token(model: TableModel, mass: float) -> Law:
+def _first_token(model: TableModel, mass: float) -> dict[tuple[int, ...], float]:
     """The law of one token that had one candidate."""
     both = law(model, (1,), sampled=True, rule=Nucleus(mass), horizon=2)
     probs: dict[tuple[int, ...], float] = {}
     for tokens, prob in both.probs.items():
         probs[tokens[:1]] = probs.get(tokens[:1], 0.0) + prob
-    return Law(probs, both.spent, both.fired)
+    return probs
 
 
 def _table(rng: np.random.Generator, vocab: int) -> NDArray[np.float64]:

@@ -2,51 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.speculation.noise import Purpose
 from paceline.speculation.nucleus import Ledger, Nucleus
 from paceline.speculation.proposal_row import ProposalRow
 from paceline.speculation.propose import Candidates, ranked
 from paceline.speculation.rows import Row, nucleus
 from paceline.speculation.tree import ROOT, DraftTree
 from paceline.speculation.verify import Relaxing, verify
-
-
-class EveryChoice:
-    """Plays a script of outcomes; beyond its end it takes the first one and notes the others as branches."""
-
-    def __init__(self, script: tuple[int, ...]) -> None:
-        """`script`: outcomes, in the order of asking."""
-        self._script = script
-        self._taken: list[int] = []
-        self.probability = 1.0
-        self.branches: list[tuple[int, ...]] = []
-
-    def draw(self, row: Row, position: int, purpose: Purpose = Purpose.DRAW) -> int:
-        """A token of the row."""
-        return self.pick(dict(zip(row.token_ids.tolist(), row.probs.tolist(), strict=True)))
-
-    def accept(self, prob: float, position: int, sibling: int) -> bool:
-        """True or false."""
-        return bool(self.pick({1: prob, 0: 1.0 - prob}))
-
-    def pick(self, probs: dict[int, float]) -> int:
-        """One of several outcomes by their probabilities; those of probability 0 never."""
-        possible = {outcome: prob for outcome, prob in probs.items() if prob > 0}
-        step = len(self._taken)
-        if step < len(self._script):
-            outcome = self._script[step]
-        else:
-            outcome, *others = possible
-            self.branches += [(*self._taken, other) for other in others]
-        self._taken.append(outcome)
-        self.probability *= possible[outcome]
-        return outcome
+from paceline.study.outcomes import ScriptedChoices, outcomes
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,34 +46,18 @@ def law(model: TableModel, children: tuple[int, ...], *, sampled: bool, rule: Nu
     """
     probs: dict[tuple[int, ...], float] = {}
     spent = fired = 0.0
-    for tokens, ledger, weight in _outcomes(lambda choices: _reply(model, children, sampled, rule, horizon, choices)):
+    played = outcomes(lambda choices: _reply(model, children, sampled, rule, horizon, choices))
+    for (tokens, charged, relaxed), weight in played:
         probs[tokens] = probs.get(tokens, 0.0) + weight
-        spent += weight * ledger.spent
-        fired += weight * ledger.relaxed
+        spent += weight * charged
+        fired += weight * relaxed
     return Law(probs, spent, fired)
 
 
-def total_variation(one: Law, other: Law) -> float:
-    """Half the sum of absolute differences."""
-    keys = one.probs.keys() | other.probs.keys()
-    return 0.5 * sum(abs(one.probs.get(key, 0.0) - other.probs.get(key, 0.0)) for key in keys)
-
-
-Played = tuple[tuple[int, ...], Ledger]
-
-
-def _outcomes(run: Callable[[EveryChoice], Played]) -> Iterator[tuple[tuple[int, ...], Ledger, float]]:
-    scripts: list[tuple[int, ...]] = [()]
-    while scripts:
-        choices = EveryChoice(scripts.pop())
-        tokens, ledger = run(choices)
-        scripts += choices.branches
-        yield tokens, ledger, choices.probability
-
-
 def _reply(
-    model: TableModel, children: tuple[int, ...], sampled: bool, rule: Nucleus, horizon: int, choices: EveryChoice
-) -> Played:
+    model: TableModel, children: tuple[int, ...], sampled: bool, rule: Nucleus, horizon: int, choices: ScriptedChoices
+) -> tuple[tuple[int, ...], float, int]:
+    """Tokens, what the ledger spent, and how many were relaxed."""
     tokens = [0]
     ledger = Ledger()
     while len(tokens) <= horizon:
@@ -122,10 +74,12 @@ def _reply(
         walk = verify(tree, row_at, choices, len(tokens), relaxing=relaxing)
         tokens += walk.tokens
         ledger = walk.ledger
-    return tuple(tokens[1:]), ledger
+    return tuple(tokens[1:]), ledger.spent, ledger.relaxed
 
 
-def _tree(model: TableModel, last: int, children: tuple[int, ...], sampled: bool, choices: EveryChoice) -> DraftTree:
+def _tree(
+    model: TableModel, last: int, children: tuple[int, ...], sampled: bool, choices: ScriptedChoices
+) -> DraftTree:
     """A spine: each level's siblings stand below the first node of the level above."""
     tokens: list[int] = []
     parents: list[int] = []
@@ -134,7 +88,7 @@ def _tree(model: TableModel, last: int, children: tuple[int, ...], sampled: bool
     for count in children:
         row = model.drafter[last]
         proposal = ProposalRow(np.flatnonzero(row > 0).astype(np.int32), row[row > 0].astype(np.float32))
-        siblings = _drawn(proposal, count, choices) if sampled else _best(row, count)
+        siblings = choices.siblings(proposal, count) if sampled else _best(row, count)
         rows[above + 1] = proposal
         first = len(tokens)
         tokens += siblings
@@ -148,14 +102,3 @@ def _best(row: NDArray[np.float64], count: int) -> list[int]:
     with np.errstate(divide="ignore"):
         found: Candidates = ranked(np.arange(len(row)), np.log(row), count)
     return found.tokens.tolist()
-
-
-def _drawn(proposal: ProposalRow, count: int, choices: EveryChoice) -> list[int]:
-    """Without replacement, in drawn order: the law of Gumbel-top-k."""
-    left = dict(zip(proposal.token_ids.tolist(), proposal.weights.astype(np.float64).tolist(), strict=True))
-    siblings: list[int] = []
-    for _ in range(min(count, len(left))):
-        total = sum(left.values())
-        siblings.append(choices.pick({token: weight / total for token, weight in left.items()}))
-        del left[siblings[-1]]
-    return siblings
