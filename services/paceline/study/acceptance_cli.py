@@ -54,12 +54,17 @@ def run_nucleus(args: argparse.Namespace, progress: Callable[[str], None]) -> Re
     from paceline.study.prompts import load_prompts
     from paceline.study.study_nucleus import study_nucleus
 
-    (model, layers), *more = models_of(args)
-    if more or not layers:
-        raise InvalidField("--target", args.target, "one MODEL=LAYERS")
+    model, layers = _one_model(args)
     settings = NucleusSettings(new_tokens=args.new_tokens, tasks_per_kind=args.tasks)
     prompts = load_prompts(args.prompts, args.per_category)
     return study_nucleus(model, layers, prompts, settings, args.out, progress, args.threads)
+
+
+def _one_model(args: argparse.Namespace) -> tuple[str, tuple[int, ...]]:
+    (model, layers), *more = models_of(args)
+    if more or not layers:
+        raise InvalidField("--target", args.target, "one MODEL=LAYERS")
+    return model, layers
 
 
 def add_overlap(parser: argparse.ArgumentParser) -> None:
@@ -78,9 +83,7 @@ def run_overlap(args: argparse.Namespace, progress: Callable[[str], None]) -> Re
     from paceline.study.prompts import load_prompts
     from paceline.study.study_overlap import OverlapSettings, study_overlap
 
-    (model, layers), *more = models_of(args)
-    if more or not layers:
-        raise InvalidField("--target", args.target, "one MODEL=LAYERS")
+    model, layers = _one_model(args)
     for name in ("rtt_ms", "pass_ms", "level_ms"):
         for value in np.atleast_1d(getattr(args, name)):
             if not 0 <= value <= 1000:

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from paceline.runtime.costs import PassCosts
 from paceline.runtime.models import ModelSpec
 from paceline.runtime.runner import ModelRunner
 from paceline.runtime.store import default_store, home_folder
 from paceline.runtime.tokenizer import TextTokenizer, load_tokenizer
 from paceline.runtime.transformers_runner import load_runner
+from paceline.study.parts import Parts
 from paceline.study.prompts import Prompt, chat_tokens
 from paceline.study.truncated import truncated_model
 
@@ -58,3 +60,9 @@ def layer_list(text: str) -> tuple[int, ...]:
         first, _, last = part.partition("-")
         found.extend(range(int(first), int(last or first) + 1))
     return tuple(found)
+
+
+def kept_costs(parts: Parts, key: str, runner: ModelRunner) -> PassCosts:
+    """Measured pass costs of `runner`, as a part of the study: a run that goes on counts with the same ones."""
+    timed = parts.made(key, lambda: runner.costs.seconds_by_size)
+    return PassCosts({int(size): seconds for size, seconds in timed.items()})

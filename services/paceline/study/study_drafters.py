@@ -16,7 +16,7 @@ from paceline.runtime.transformers_runner import load_runner
 from paceline.study.drafters import Drafter, DrafterBench, DrafterSettings, ModelDrafter, SuffixDrafter, serve
 from paceline.study.drafters_report import budget_panels, result_rows, shown_strength, strength_panels, strength_row
 from paceline.study.figures import draw
-from paceline.study.loaded import DTYPE, Target, load_drafter, load_target
+from paceline.study.loaded import DTYPE, Target, kept_costs, load_drafter, load_target
 from paceline.study.parts import Parts, Progress
 from paceline.study.prompts import Prompt
 from paceline.study.report import Report
@@ -165,8 +165,7 @@ def study_drafters(
         **asdict(settings),
     }
     parts = Parts(out, "drafters", {**shown, "prompts": tokens, "before": before})
-    timed = parts.made("costs", lambda: target.runner.costs.seconds_by_size)
-    costs = PassCosts({int(size): seconds for size, seconds in timed.items()})
+    costs = kept_costs(parts, "costs", target.runner)
     drafters: list[Drafter] = [SuffixDrafter("suffix, own text")]
     if served_tokens:
         texts = parts.made("served", _server(target, before, served_tokens, settings.seed, progress))
@@ -177,7 +176,8 @@ def study_drafters(
     for name, folder in folders.items():
         runner = load_runner(ModelSpec(str(folder), dtype=DTYPE), KV_TOKENS, vocab_size=target.tokenizer.vocab_size)
         drafters.append(ModelDrafter(name, runner, settings.width))
-    shown = {**shown, "prompts": len(prompts), "pass_ms": {size: each * 1e3 for size, each in timed.items()}}
+    pass_ms = {str(size): each * 1e3 for size, each in costs.seconds_by_size.items()}
+    shown = {**shown, "prompts": len(prompts), "pass_ms": pass_ms}
     categories = [prompt.category for prompt in prompts]
     return drafter_report(target.runner, tokens, categories, drafters, costs, settings, shown, parts, out, progress)
 

@@ -9,11 +9,10 @@ from typing import Any
 
 import torch
 
-from paceline.runtime.costs import PassCosts
 from paceline.speculation.modes import Proposal
 from paceline.study.deviation import DeviationSettings, deviation_rows, one_step_error
 from paceline.study.figures import Curve, Panel, draw
-from paceline.study.loaded import load_drafter, load_target
+from paceline.study.loaded import kept_costs, load_drafter, load_target
 from paceline.study.nucleus import Bench, Drafter, NucleusSettings, Texts
 from paceline.study.nucleus_report import Series, limit_row, panels, series_rows
 from paceline.study.parts import Parts, Progress
@@ -62,8 +61,7 @@ def study_nucleus(
     )
     shown = {"target": model, "layers": list(layers), "dtype": target.runner.info.dtype, **asdict(settings)}
     parts = Parts(out, "nucleus", {**shown, "prompts": texts.prompts, "tasks": [asdict(each) for each in chosen]})
-    timed = parts.made("costs", lambda: target.runner.costs.seconds_by_size)
-    costs = PassCosts({int(size): seconds for size, seconds in timed.items()})
+    costs = kept_costs(parts, "costs", target.runner)
     truncated = load_drafter(target, layers, KV_TOKENS)
     kinds = [
         Drafter(name, proposal, runner)

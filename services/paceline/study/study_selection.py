@@ -9,11 +9,10 @@ from typing import Any
 
 import torch
 
-from paceline.runtime.costs import PassCosts
 from paceline.runtime.runner import ModelRunner
 from paceline.study.draft_source import DraftSource, ModelSource, SuffixSource
 from paceline.study.figures import draw
-from paceline.study.loaded import load_drafter, load_target
+from paceline.study.loaded import kept_costs, load_drafter, load_target
 from paceline.study.parts import Parts, Progress
 from paceline.study.prompts import Prompt
 from paceline.study.report import Report
@@ -73,8 +72,7 @@ def _pairs(
     tokens = [target.prompt_tokens(prompt, settings.prompt_tokens) for prompt in prompts]
     depends = {**asdict(settings), "target": choice.model, "dtype": target.runner.info.dtype, "prompts": tokens}
     parts = Parts(out, "selection", depends)
-    timed = parts.made(f"{choice.model}-costs", lambda: target.runner.costs.seconds_by_size)
-    costs = PassCosts({int(size): seconds for size, seconds in timed.items()})
+    costs = kept_costs(parts, f"{choice.model}-costs", target.runner)
     replies = replies_of(target.runner, tokens, settings, parts, progress)
     found = []
     for drafter in ("suffix", *(["layers"] if choice.layers else [])):
