@@ -8,7 +8,6 @@ suspended: not waited for, with one question open at a time, and resumed by the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from paceline.speculation.modes import WaitFor
@@ -219,21 +218,10 @@ class Drafting:
         if not self.held or event.epoch != self.epoch:
             return False
         length, base = len(context), event.base_length
-        if not 1 <= base <= self._sent:
-            text = f"tree for length {base}, told of {self._sent}"
-            return self.failed(
-                DraftFault(event.session, event.epoch, Fallback.INVALID, Retry.REOPEN, text), length, event.at
-            )
-        if self._key_seed is None and event.tree.rows is not None:  # they choose how it is verified
-            text = "rows of drawn siblings, which were not asked for"
-            return self.failed(
-                DraftFault(event.session, event.epoch, Fallback.INVALID, Retry.REOPEN, text), length, event.at
-            )
-        if self._key_seed is not None and not drawn_as_told(event.tree, self._sibling_key(base)):
-            text = "siblings are not those that their row and the noise give"
-            return self.failed(
-                DraftFault(event.session, event.epoch, Fallback.INVALID, Retry.REOPEN, text), length, event.at
-            )
+        text = self._wrong(event.tree, base)
+        if text is not None:
+            fault = DraftFault(event.session, event.epoch, Fallback.INVALID, Retry.REOPEN, text)
+            return self.failed(fault, length, event.at)
         asked = self._asked
         self.took_s = None
         if asked is not None and asked.length == base:
@@ -255,10 +243,16 @@ class Drafting:
             self._tree_length, self._growing, self.tree_at = base, event.growing, event.at
         return True
 
-    def _sibling_key(self, base: int) -> Callable[[int], int]:
+    def _wrong(self, tree: DraftTree, base: int) -> str | None:
+        """What a tree for a context of `base` tokens breaks, beyond the rules of the wire; None if nothing."""
+        if not 1 <= base <= self._sent:
+            return f"tree for length {base}, told of {self._sent}"
         seed = self._key_seed
-        assert seed is not None
-        return lambda depth: sibling_key(seed, 0, base + depth - 1)
+        if seed is None:  # rows would choose how the tree is verified
+            return None if tree.rows is None else "rows of drawn siblings, which were not asked for"
+        if drawn_as_told(tree, lambda depth: sibling_key(seed, 0, base + depth - 1)):
+            return None
+        return "siblings are not those that their row and the noise give"
 
     def failed(self, fault: DraftFault, length: int, now: float) -> bool:
         """Takes a fault; False if it belongs to an earlier incarnation of the session."""

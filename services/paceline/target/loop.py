@@ -29,7 +29,7 @@ from paceline.target.port import DraftFault, LinkDown, LinkUp, TreeArrived
 from paceline.target.progress import Progress
 from paceline.target.record import RoundObserver, RoundRecord
 from paceline.target.roster import Roster
-from paceline.target.round import Moment, SelectionRule, Settled, hold, never_waits, rows_of, rule_of, settle, walk
+from paceline.target.round import Moment, SelectionRule, Settled, hold, never_waits, rows_of, settle, walk
 from paceline.target.row_cache import RowCache
 from paceline.target.session import Session
 from paceline.target.talk import DrafterTalk
@@ -45,7 +45,6 @@ HOLD = 1.25  # a pass is held for trees at most this many deadlines after the st
 class Seen:
     """A turn before it is settled."""
 
-    rule: str
     reason: str
     focused: bool
     position: int
@@ -106,12 +105,13 @@ class BatchLoop:
             now = self._clock()
             self._expire(now)
             self._roster.admit()
-            moment = self._moment(now)
-            for session in self._moving():
+            moving = [each for each in self._roster.active if not each.paused]
+            moment = self._moment(moving, now)
+            for session in moving:
                 self._rule.begin(session, moment)
-            self._talk.tell(self._moving(), moment.budget, now)
+            self._talk.tell(moving, moment.budget, now)
             self._outbox.flush()
-            turns, wake_at = self._choose(moment)
+            turns, wake_at = self._choose(moving, moment)
             if turns:
                 self._step(turns, moment)
             else:
@@ -172,12 +172,8 @@ class BatchLoop:
 
     # -- the step -----------------------------------------------------------------------------------------------------
 
-    def _moving(self) -> list[Session]:
-        return [each for each in self._roster.active if not each.paused]
-
-    def _moment(self, now: float) -> Moment:
+    def _moment(self, moving: Sequence[Session], now: float) -> Moment:
         """What the sessions' choices depend on; `budget` is the draft nodes each may have in the next pass."""
-        moving = self._moving()
         reading = sum(each.rounds == 0 for each in moving)
         drafting = sum(each.rounds > 0 and each.request.wish.budget > 0 for each in moving)
         return Moment(
@@ -187,7 +183,7 @@ class BatchLoop:
             loaded=len(moving) > self._never_idle_sessions,
         )
 
-    def _choose(self, moment: Moment) -> tuple[list[Turn], float | None]:
+    def _choose(self, moving: Sequence[Session], moment: Moment) -> tuple[list[Turn], float | None]:
         """The turns of the next pass; none, and when to look again, while a tree is worth waiting for.
 
         Others wait with a session for its tree, so that all share a pass. They do not while a row pass is to be run:
@@ -195,7 +191,7 @@ class BatchLoop:
         """
         turns: list[Turn] = []
         waits: list[Wait] = []
-        for session in self._moving():
+        for session in moving:
             choice = self._rule.choose(session, self._committed(session), moment)
             if isinstance(choice, Wait):
                 waits.append(choice)
@@ -254,11 +250,10 @@ class BatchLoop:
             else:
                 self._failed(Failed(turn, error))
             return
-        rule = rule_of(turn)
-        seen = Seen(rule, state.chosen.reason, state.focused, len(session.context), started_at, self._clock())
+        seen = Seen(state.chosen.reason, state.focused, len(session.context), started_at, self._clock())
         settled = settle(turn, walked, served, self._runner.kv, seen.ended_at)
         if turn.step is Step.VERIFY:
-            self._counters.selected(rule, state.chosen.reason)
+            self._counters.selected(settled.rule, seen.reason)
         self._emit(turn, settled, self._record(turn, walked, settled, seen, 0 if rows is None else rows.tokens))
 
     def _distrust(self, turn: Turn, error: Exception) -> None:
@@ -303,7 +298,7 @@ class BatchLoop:
             started_at=seen.started_at,
             ended_at=seen.ended_at,
             pass_tokens=tokens,
-            rule=seen.rule,
+            rule=settled.rule,
             reason=seen.reason,
             relaxed=settled.relaxed,
             focused=seen.focused,

@@ -213,6 +213,7 @@ class Settled:
     """What a turn left behind."""
 
     delivery: Delivery
+    rule: str  # selection rule of the round, "plain" where no tree was wanted
     accepted: int  # draft tokens delivered
     relaxed: tuple[int, ...]  # accepted nodes that only the nucleus rule accepted
     held_back: bool  # whether the drawn token was not emitted
@@ -230,7 +231,7 @@ def hold(turn: Turn, served: ServedRows, kv: KVCache) -> None:
 
 def settle(turn: Turn, outcome: Walk, served: ServedRows, kv: KVCache, now: float) -> Settled:
     """Step 5: keeps the accepted path's KV, cuts the tokens where the reply ends, and moves the context on."""
-    session, state, rule = turn.session, turn.session.round, rule_of(turn)
+    session, state, rule = turn.session, turn.session.round, _rule_of(turn)
     assert session.sequence is not None
     assert state is not None
     kept = _held_for_next(turn, outcome, served)
@@ -259,7 +260,7 @@ def settle(turn: Turn, outcome: Walk, served: ServedRows, kv: KVCache, now: floa
     if session.first_token_at is None:
         session.first_token_at = now
     _advance_round(turn, state, rule, len(delivery.tokens), accepted, now)
-    return Settled(delivery, accepted, relaxed, kept is not None)
+    return Settled(delivery, rule, accepted, relaxed, kept is not None)
 
 
 def _held_for_next(turn: Turn, outcome: Walk, served: ServedRows) -> HeldRow | None:
@@ -272,7 +273,7 @@ def _held_for_next(turn: Turn, outcome: Walk, served: ServedRows) -> HeldRow | N
     return None if row is None else replace(kept, row=row)
 
 
-def rule_of(turn: Turn) -> str:
+def _rule_of(turn: Turn) -> str:
     """Selection rule of the round that a turn is part of; "plain" where no tree is wanted. Ask before settling it."""
     session = turn.session
     assert session.round is not None, "a round begins before its turns"
