@@ -15,14 +15,20 @@ from paceline.rpc.convert import (
     SELECTIONS,
     WAIT_NUMBERS,
     WAITS,
+    check_legal,
     nucleus_from_proto,
 )
-from paceline.speculation.modes import Proposal, Selection, WaitFor, refusal
+from paceline.speculation.modes import (
+    MAX_DEADLINE_MS,
+    MAX_STRENGTH,
+    MIN_STRENGTH,
+    Proposal,
+    Selection,
+    WaitFor,
+    refusal,
+)
 from paceline.speculation.sampling import SamplingParams
 from paceline.v1 import common_pb2, inference_pb2
-
-MIN_STRENGTH, MAX_STRENGTH = 0.1, 1e6
-MAX_WAIT_MS = 60_000
 
 Number = TypeVar("Number", bound=int)
 Mode = TypeVar("Mode", bound=StrEnum)
@@ -79,9 +85,7 @@ def _modes(
     usual = Proposal.RANKED if sampling.greedy or nucleus else Proposal.COUPLED
     proposal = _named("proposal", asked.proposal, PROPOSALS) or usual
     selection = _named("selection", asked.selection, SELECTIONS)
-    refused = refusal(proposal, selection or Selection.AUTO, nucleus=nucleus, greedy=sampling.greedy)
-    if refused is not None:
-        raise InvalidField(f"speculation.{refused.field}", str(refused.value), refused.allowed, refused.remedy)
+    check_legal(proposal, selection or Selection.AUTO, nucleus=nucleus, greedy=sampling.greedy)
     if selection is not None:
         return proposal, selection
     usual_rule = SELECTIONS.get(model.default_selection, Selection.AUTO)
@@ -123,7 +127,7 @@ def _deadline_ms(
         raise InvalidField(
             "speculation.deadline_ms", asked.deadline_ms, f"absent with wait {wait}", "Set wait to deadline."
         )
-    if not 1 <= asked.deadline_ms <= MAX_WAIT_MS:
+    if not 1 <= asked.deadline_ms <= MAX_DEADLINE_MS:
         remedy = "To wait for no tree set wait to never." if asked.deadline_ms == 0 else "To wait on set wait to tree."
-        raise InvalidField("speculation.deadline_ms", asked.deadline_ms, f"1 to {MAX_WAIT_MS} milliseconds", remedy)
+        raise InvalidField("speculation.deadline_ms", asked.deadline_ms, f"1 to {MAX_DEADLINE_MS} milliseconds", remedy)
     return asked.deadline_ms

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paceline.errors import InvalidField
-from paceline.speculation.modes import Proposal, Selection, WaitFor
+from paceline.speculation.modes import Proposal, Selection, WaitFor, refusal
 from paceline.speculation.nucleus import Nucleus
 from paceline.speculation.sampling import SamplingParams
 from paceline.v1 import common_pb2
@@ -43,6 +43,13 @@ def nucleus_from_proto(message: common_pb2.NucleusVerification) -> Nucleus:
     for field, value, allowed in settings.faults():
         raise InvalidField(f"speculation.nucleus.{field}", value, allowed)
     return settings
+
+
+def check_legal(proposal: Proposal, selection: Selection, *, nucleus: bool, greedy: bool) -> None:
+    """Raises InvalidField with the reason if these do not go together."""
+    refused = refusal(proposal, selection, nucleus=nucleus, greedy=greedy)
+    if refused is not None:
+        raise InvalidField(f"speculation.{refused.field}", refused.value, refused.allowed, refused.remedy)
 
 
 def sampling_to_proto(params: SamplingParams, *, with_seed: bool = True) -> common_pb2.SamplingParams:

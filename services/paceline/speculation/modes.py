@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+MIN_STRENGTH, MAX_STRENGTH = 0.1, 1e6  # of coupled proposals
+MAX_DEADLINE_MS = 60_000  # that a request may wait for a tree
+
 
 class Proposal(StrEnum):
     """How children are proposed."""

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from paceline.errors import InvalidField
 from paceline.rpc.arrays import bytes_to_ints
-from paceline.rpc.convert import PROPOSALS, SELECTIONS, WAITS, check_sampling, nucleus_from_proto
+from paceline.rpc.convert import PROPOSALS, SELECTIONS, WAITS, check_legal, check_sampling, nucleus_from_proto
 from paceline.rpc.unknown_fields import refuse_unknown
-from paceline.speculation.modes import Proposal, WaitFor, refusal
+from paceline.speculation.modes import MAX_DEADLINE_MS, MAX_STRENGTH, MIN_STRENGTH, Proposal, WaitFor
 from paceline.speculation.nucleus import Ledger
 from paceline.speculation.sampling import SamplingParams
 from paceline.target.request import DraftWish, SessionRequest
@@ -22,8 +22,6 @@ from paceline.v1 import target_pb2
 
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 256
-MIN_STRENGTH, MAX_STRENGTH = 0.1, 1e6
-MAX_DEADLINE_MS = 60_000
 
 Number = TypeVar("Number", bound=int)
 Kind = TypeVar("Kind")
@@ -129,9 +127,7 @@ def _wish(message: target_pb2.DecodeRequest, sampling: SamplingParams, max_budge
     proposal = _named("proposal", PROPOSALS, wanted.proposal)
     selection = _named("selection", SELECTIONS, wanted.selection)
     wait = _named("wait", WAITS, wanted.wait)
-    refused = refusal(proposal, selection, nucleus=wanted.HasField("nucleus"), greedy=sampling.greedy)
-    if refused is not None:
-        raise InvalidField(f"speculation.{refused.field}", refused.value, refused.allowed, refused.remedy)
+    check_legal(proposal, selection, nucleus=wanted.HasField("nucleus"), greedy=sampling.greedy)
     deadline_s = None
     if wanted.HasField("deadline_ms"):
         if wait is not WaitFor.DEADLINE:
