@@ -13,7 +13,7 @@ from paceline.study import cli
 from paceline.study.acceptance_cli import run_nucleus, run_selection
 from paceline.study.deviation import DeviationSettings
 from paceline.study.nucleus import NucleusSettings
-from paceline.study.prompts import Prompt
+from paceline.prompt_file import Prompt
 from paceline.study.report import Report
 from paceline.study.selection import SelectionSettings
 from paceline.study.study_nucleus import study_nucleus

@@ -22,7 +22,7 @@ from paceline.speculation.rows import process
 from paceline.speculation.sampling import SamplingParams
 from paceline.study.bare import BareModel
 from paceline.study.in_process import services
-from paceline.study.prompts import Prompt, chat_tokens
+from paceline.prompt_file import Prompt, chat_tokens
 from paceline.study.report import Report
 from paceline.target.config import TargetConfig
 from paceline_client.client import AsyncClient

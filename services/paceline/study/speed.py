@@ -18,7 +18,7 @@ from paceline.runtime.tokenizer import load_tokenizer
 from paceline.runtime.transformers_runner import load_runner
 from paceline.study.bare import BareModel
 from paceline.study.memory import resident_mib
-from paceline.study.prompts import Prompt, chat_tokens
+from paceline.prompt_file import Prompt, chat_tokens
 from paceline.study.ratios import Ratio, interleaved_async, ratio_of
 from paceline.study.report import Report
 from paceline.study.stack import Stack, StackConfig, running

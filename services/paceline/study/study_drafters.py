@@ -18,7 +18,7 @@ from paceline.study.drafters_report import budget_panels, result_rows, shown_str
 from paceline.study.figures import draw
 from paceline.study.loaded import DTYPE, Target, kept_costs, load_drafter, load_target
 from paceline.study.parts import Parts, Progress
-from paceline.study.prompts import Prompt
+from paceline.prompt_file import Prompt
 from paceline.study.report import Report
 
 KV_TOKENS = 24576

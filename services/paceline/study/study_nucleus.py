@@ -16,7 +16,7 @@ from paceline.study.loaded import kept_costs, load_drafter, load_target
 from paceline.study.nucleus import Bench, Drafter, NucleusSettings, Texts
 from paceline.study.nucleus_report import Series, limit_row, panels, series_rows
 from paceline.study.parts import Parts, Progress
-from paceline.study.prompts import Prompt
+from paceline.prompt_file import Prompt
 from paceline.study.report import Report
 from paceline.study.tasks import tasks
 

@@ -18,7 +18,7 @@ from paceline.study.figures import Curve, Panel, draw
 from paceline.study.loaded import load_drafter, load_target
 from paceline.study.overlap import VARIANTS, Pair, Variant, Work, measure
 from paceline.study.parts import Parts
-from paceline.study.prompts import Prompt
+from paceline.prompt_file import Prompt
 from paceline.study.report import Report
 from paceline.study.slow_model import SlowModel, tables
 
