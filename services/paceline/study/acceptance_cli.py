@@ -50,8 +50,8 @@ def add_nucleus(parser: argparse.ArgumentParser) -> None:
 
 def run_nucleus(args: argparse.Namespace, progress: Callable[[str], None]) -> Report:
     """Runs `study nucleus`."""
-    from paceline.study.nucleus import NucleusSettings
     from paceline.prompt_file import load_prompts
+    from paceline.study.nucleus import NucleusSettings
     from paceline.study.study_nucleus import study_nucleus
 
     model, layers = _one_model(args)

@@ -78,8 +78,8 @@ def _passes(args: argparse.Namespace, progress: Callable[[str], None]) -> Report
 
 
 def _equality(args: argparse.Namespace, progress: Callable[[str], None]) -> Report:
-    from paceline.study.equality import EqualitySettings, study_equality
     from paceline.prompt_file import load_prompts
+    from paceline.study.equality import EqualitySettings, study_equality
 
     prompts = load_prompts(args.prompts, args.per_category)
     return asyncio.run(
