@@ -18,7 +18,9 @@ from paceline.runtime.plan import PassPlan
 from paceline.runtime.toy import ToyRunner
 from paceline.runtime.toy_tokenizer import ToyTokenizer
 from paceline.target.config import TargetConfig
+from paceline.target.request import SessionRequest
 from paceline.target.server import TargetServer
+from paceline.target.session import Sink
 from paceline.v1 import inference_pb2
 from paceline_client import DeadlineExceeded, Delta, Reply, Tokens
 
@@ -135,6 +137,24 @@ async def test_a_deadline_stops_the_work() -> None:
         with pytest.raises(DeadlineExceeded):
             await within(running.served.client.complete(Tokens([1]), timeout_s=0.3))
         await running.idle()
+
+
+async def test_a_wait_for_trees_is_the_requests_own_only_where_it_names_one() -> None:
+    """Others wait as long as the replica does, and no longer than the sessions beside them."""
+    async with stack(table(), draft_deadline_ms=40) as running:
+        engine = running.targets[0].engine
+        wishes: list[tuple[bool, float | None]] = []
+        submit = engine.submit
+
+        def spy(request: SessionRequest, sink: Sink) -> int:
+            wishes.append((request.wish.own_deadline, request.wish.deadline_s))
+            return submit(request, sink)
+
+        engine.submit = spy  # type: ignore[method-assign]
+        named: list[dict[str, Any]] = [{}, {"draft_deadline_ms": 40}, {"wait": "tree"}]
+        for fields in named:
+            await within(running.served.client.complete(Tokens([1]), max_tokens=2, **fields))
+    assert wishes == [(False, None), (True, 0.04), (True, None)]
 
 
 class CountingTokenizer(ToyTokenizer):
