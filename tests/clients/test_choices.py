@@ -143,11 +143,10 @@ async def test_one_reply_is_shown_as_ever(arguments: list[str]) -> None:
 
 async def test_json_holds_all_choices_and_counts_the_prompt_once() -> None:
     async with gateway(speaks(*TEXTS)) as served:
-        done = await run(
-            "generate", "xyz", "--raw", "--choices", "3", "--json", "--seed", "7", "--address", served.address
-        )
+        command = ("generate", "xyz", "--raw", "--json", "--seed", "7", "--address", served.address)
+        done = await run(*command, "--choices", "3")
         served.targets[0].script = speaks("Hi!")
-        single = await run("generate", "xyz", "--raw", "--json", "--seed", "7", "--address", served.address)
+        single = await run(*command)
     found, one = json.loads(done.out), json.loads(single.out)
     assert set(found) == {"choices", "usage", "seed", "model"}
     assert found["usage"] == {"prompt_tokens": 3, "completion_tokens": sum(map(len, TEXTS))}
