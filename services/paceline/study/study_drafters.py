@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from paceline.prompt_file import Prompt
 from paceline.runtime.costs import PassCosts
 from paceline.runtime.models import ModelSpec
 from paceline.runtime.runner import ModelRunner
@@ -18,7 +19,6 @@ from paceline.study.drafters_report import budget_panels, result_rows, shown_str
 from paceline.study.figures import draw
 from paceline.study.loaded import DTYPE, Target, kept_costs, load_drafter, load_target
 from paceline.study.parts import Parts, Progress
-from paceline.study.prompts import Prompt
 from paceline.study.report import Report
 
 KV_TOKENS = 24576
