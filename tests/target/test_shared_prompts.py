@@ -28,7 +28,7 @@ class Held:
     """A runner whose first pass is held until the test has submitted; it counts what passes compute."""
 
     def __init__(self, **settings: int) -> None:
-        self.go = threading.Event()
+        self.reached, self.go = threading.Event(), threading.Event()
         self.tokens = 0  # computed in later passes
         self.passes = 0
         self.runner = ToyRunner(TABLE, before_execute=self._before, **settings)  # type: ignore[arg-type]
@@ -36,6 +36,7 @@ class Held:
     def _before(self, plan: PassPlan) -> None:
         self.passes += 1
         if self.passes == 1:
+            self.reached.set()
             assert self.go.wait(PATIENCE_S)
         else:
             self.tokens += plan.tokens
@@ -44,6 +45,7 @@ class Held:
 def together(rig: Rig, held: Held, wanted: Sequence[SessionRequest]) -> list[tuple[list[int], int]]:
     """Tokens and row hits of sessions that are all admitted in the same step."""
     last = rig.submit(request([0], 1, budget=0))[1]  # its pass is the one that is held
+    assert held.reached.wait(PATIENCE_S)
     sinks = [rig.submit(each)[1] for each in wanted]
     held.go.set()
     last.wait()
@@ -152,6 +154,7 @@ def test_another_reads_where_the_one_that_reads_leaves(how: str) -> None:
         wanted[0] = replace(wanted[0], max_tokens=1)
     with running(held.runner, None, prefill_chunk=4, step_tokens=64 if how == "ends" else 5, max_sessions=5) as rig:
         last = rig.submit(request([0], 2 if how == "ends" else 400, budget=0))[1]
+        assert held.reached.wait(PATIENCE_S)
         sinks = [rig.submit(each)[1] for each in wanted]
         held.go.set()
         for sink in (last, *sinks[1:]):
