@@ -10,34 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 
 from paceline.errors import InvalidField, ModelDamaged, TokenizerMismatch
 from paceline.runtime.tokenizer import load_tokenizer
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.corpus import Corpus
-from paceline.train.drafter_run import CHECKPOINT, TargetFolder, train_drafter
-from paceline.train.metrics import TrainProgress
-from paceline.train.settings import TrainSettings
 from support.tiny import byte_level_tokenizer, save_tokenizer, tiny_model
 from train.corpora import Taught, taught
-
-QUICK = {"batch_tokens": 256, "learning_rate": 3e-3, "validation": 0.2, "checkpoint_minutes": 1000.0, "vocab": 128}
+from train.runs import CHECKPOINT, QUICK, train
 
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Taught:
     return taught(tmp_path_factory.mktemp("llama"))
-
-
-def train(
-    given: Taught, out: Path, *, stop: Callable[[], bool] = lambda: False, resume: bool = False, **changes: Any
-) -> dict[str, Any] | None:
-    """A quick run into `out`."""
-    settings = TrainSettings(**{**QUICK, **({} if "minutes" in changes else {"epochs": 4.0}), **changes})
-    target = TargetFolder.open(given.target.name, given.target)
-    progress = TrainProgress(out, Console(quiet=True))
-    return train_drafter(given.corpus, target, out, settings, "float32", progress, stop, resume=resume)
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])
@@ -106,9 +91,7 @@ def test_another_setting_or_corpus_is_no_way_to_go_on(llama: Taught, tmp_path: P
         ({"dtype": "float16"}, "dtype"),
     ],
 )
-def test_wrong_settings_are_refused_by_name(
-    llama: Taught, tmp_path: Path, changes: dict[str, Any], named: str
-) -> None:
+def test_wrong_settings_are_refused_by_name(llama: Taught, tmp_path: Path, changes: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidField, match=named):
         train(llama, tmp_path / "out", **{"epochs": 1.0, **changes})
     assert not (tmp_path / "out").exists()

@@ -1,15 +1,16 @@
-"""`paceline train corpus` and `paceline train drafter`."""
+"""`paceline train corpus`, `drafter` and `export`."""
 
 from __future__ import annotations
 
 import argparse
 
 from paceline.train.corpus_cli import add_corpus, run_corpus
-from paceline.train.drafter_cli import add_drafter, run_drafter
+from paceline.train.drafter_cli import add_drafter, add_export, run_drafter, run_export
 
 _COMMANDS = {
     "corpus": (add_corpus, run_corpus, "let the target write text to learn from"),
     "drafter": (add_drafter, run_drafter, "distil a small drafter from a corpus"),
+    "export": (add_export, run_export, "write the drafter of a run again, in another number format"),
 }
 
 

@@ -9,11 +9,14 @@ from pathlib import Path
 
 from paceline.cli.stop_signal import StopSignal
 from paceline.errors import InvalidField
+from paceline.runtime.drafter_folder import FORMATS, read_facts
 from paceline.runtime.store import default_store
 from paceline.train.corpus import read_info
-from paceline.train.drafter_run import TargetFolder, train_drafter
+from paceline.train.drafter_run import RUN, train_drafter
+from paceline.train.export import export_run
 from paceline.train.metrics import TrainProgress
 from paceline.train.settings import TrainSettings
+from paceline.train.target_folder import TargetFolder
 
 STOPPED = 130  # exit code after Ctrl-C
 DEFAULT_EPOCHS = 2.0
@@ -49,12 +52,7 @@ def add_drafter(parser: argparse.ArgumentParser) -> None:
     ):
         value = getattr(defaults, name.removeprefix("--").replace("-", "_"))
         parser.add_argument(name, type=type(value), default=value, metavar="N", help=f"{what} (default {value:g})")
-    parser.add_argument(
-        "--weights",
-        default="float32",
-        choices=["float32", "bfloat16", "int8"],
-        help="number format of the folder's weights (default float32; int8 only with a trimmed head)",
-    )
+    _add_weights(parser)
     parser.add_argument(
         "--dtype",
         default="auto",
@@ -87,6 +85,36 @@ def run_drafter(args: argparse.Namespace) -> int:
     shown = {"out": str(args.out), **figures}
     sys.stdout.write(f"{json.dumps(shown) if args.json else args.out}\n")
     return 0
+
+
+def add_export(parser: argparse.ArgumentParser) -> None:
+    """Adds its options."""
+    parser.add_argument("--from", dest="source", type=Path, required=True, help="the --out of a run, ended or stopped")
+    parser.add_argument("--out", type=Path, required=True, help="the drafter's folder")
+    parser.add_argument("--target", help="where the run's target is now (default: where it was)")
+    _add_weights(parser)
+    parser.add_argument("--json", action="store_true", help="one JSON object on the last line of stdout")
+
+
+def run_export(args: argparse.Namespace) -> int:
+    """Writes the drafter of a run's last checkpoint."""
+    run = args.source / RUN
+    if not run.is_dir():
+        raise InvalidField("--from", str(args.source), f"the folder of a run, which has a folder {RUN}")
+    name = args.target or read_facts(run, str(args.source)).target
+    figures = export_run(run, args.out, args.weights, TargetFolder.open(name, default_store().resolve(name)))
+    shown = {"out": str(args.out), **figures}
+    sys.stdout.write(f"{json.dumps(shown) if args.json else args.out}\n")
+    return 0
+
+
+def _add_weights(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--weights",
+        default="float32",
+        choices=FORMATS,
+        help="number format of the folder's weights (default float32; int8 only with a trimmed head)",
+    )
 
 
 def _settings(args: argparse.Namespace) -> TrainSettings:

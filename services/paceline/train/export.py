@@ -1,18 +1,42 @@
-"""Writes a trained student as a drafter folder."""
+"""A drafter folder from a run's folder.
+
+A run's folder holds `checkpoint.pt` (see `paceline.train.checkpoint`) and what the checkpoint's tensors need to be a
+drafter: `config.json`, `drafter.json` and, unless its head is whole, `token_ids.npy`, as a drafter folder has them.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from paceline.errors import InvalidField
-from paceline.runtime.drafter_folder import FACTS, FORMATS, TOKEN_IDS, WEIGHTS, DrafterFacts, write_facts, write_weights
-from paceline.train.student import Student
+from paceline.runtime.drafter_folder import (
+    FACTS,
+    FORMATS,
+    TOKEN_IDS,
+    WEIGHTS,
+    DrafterFacts,
+    is_trimmed,
+    read_facts,
+    read_token_ids,
+    write_facts,
+    write_weights,
+)
+from paceline.runtime.embedding import EmbeddingFacts
+from paceline.runtime.student import fill, new_student
+from paceline.runtime.weights import load_config
+from paceline.train.checkpoint import Checkpoint
+from paceline.train.student import ATTENTION
+from paceline.train.target_folder import TargetFolder
 
-_TOKENIZER = (
+CHECKPOINT = "checkpoint.pt"
+_WITH_TOKENIZER = (
     "tokenizer.json",
     "tokenizer_config.json",
     "tokenizer.model",
@@ -22,44 +46,79 @@ _TOKENIZER = (
 )
 
 
-def check_format(weights: str, vocab: int | None) -> None:
+def check_format(weights: str, *, trimmed: bool) -> None:
     """Raises InvalidField for a format that the folder cannot have."""
     if weights not in FORMATS:
         raise InvalidField("--weights", weights, ", ".join(FORMATS))
-    if vocab is None and weights == "int8":
+    if weights == "int8" and not trimmed:
         remedy = "A drafter with the whole vocabulary is a model folder of transformers, which does not know this int8."
         raise InvalidField("--weights", weights, "float32 or bfloat16 with --vocab all", remedy)
 
 
-def export(out: Path, student: Student, facts: DrafterFacts, target: Path) -> None:
-    """Puts the drafter's files into `out`, each replaced in one step, `drafter.json` last.
+def begin_run(run: Path, config: Any, facts: DrafterFacts, token_ids: NDArray[np.int32] | None) -> None:
+    """Makes a run's folder, still without a checkpoint."""
+    run.mkdir(parents=True, exist_ok=True)
+    config.save_pretrained(run)
+    write_facts(run, facts)
+    if token_ids is not None:
+        np.save(run / TOKEN_IDS, token_ids)
+
+
+def export_run(run: Path, out: Path, weights: str, target: TargetFolder) -> dict[str, Any]:
+    """Writes the drafter of a run's checkpoint into `out`, each file replaced in one step, `drafter.json` last.
 
     Args:
-        out: a folder; other files in it stay.
-        student: what was trained.
-        facts: whose drafter it is; `weights` says how they are stored.
-        target: the target's folder, whose tokenizer goes with a whole vocabulary.
+        run: the run's folder.
+        out: the drafter's; other files in it stay.
+        weights: number format of the stored weights.
+        target: the run's target.
+
+    Returns:
+        Settings and figures of the run, as `drafter.json` has them.
+
+    Raises InvalidField for another target or a format that does not go, ModelDamaged for a damaged run.
     """
-    check_format(facts.weights, None if student.token_ids is None else len(student.token_ids))
+    facts, held = read_facts(run, run.name), Checkpoint.read(run / CHECKPOINT)
+    token_ids = read_token_ids(run, facts, run.name) if is_trimmed(run) else None
+    check_format(weights, trimmed=token_ids is not None)
+    if EmbeddingFacts.of(target.embedding) != facts.embedding:
+        raise InvalidField("--target", target.name, f"{facts.target}, with the embedding that the run began with")
+    config = load_config(run, run.name)
+    config.dtype = "float32" if weights == "int8" else weights
+    model = new_student(config, target.embedding.float(), facts.columns, ATTENTION, run.name)
+    fill(model, held.tensors, run.name)
+    figures = _figures(held)
     scratch = out / ".export"
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     try:
-        config = student.model.config
-        config.dtype = "float32" if facts.weights == "int8" else facts.weights
         config.save_pretrained(scratch)
-        tensors = student.tensors()
-        if student.token_ids is None:
-            tensors = dict(student.model.state_dict())
-            for name in _TOKENIZER:
-                if (target / name).is_file():
-                    shutil.copy(target / name, scratch / name)
+        if token_ids is None:
+            write_weights(scratch, model.state_dict(), weights)
+            for name in _WITH_TOKENIZER:
+                if (target.folder / name).is_file():
+                    shutil.copy(target.folder / name, scratch / name)
         else:
-            np.save(scratch / TOKEN_IDS, student.token_ids)
-        write_weights(scratch, tensors, facts.weights)
-        write_facts(scratch, facts)
-        last = {"config.json": 1, WEIGHTS: 2, FACTS: 3}
-        for path in sorted(scratch.iterdir(), key=lambda each: (last.get(each.name, 0), each.name)):
+            write_weights(scratch, held.tensors, weights)
+            np.save(scratch / TOKEN_IDS, token_ids)
+        write_facts(scratch, replace(facts, weights=weights, training=figures))
+        order = {"config.json": 1, WEIGHTS: 2, FACTS: 3}
+        for path in sorted(scratch.iterdir(), key=lambda each: order.get(each.name, 0)):
             os.replace(path, out / path.name)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+    return figures
+
+
+def _figures(held: Checkpoint) -> dict[str, Any]:
+    place = held.place
+    return {
+        "settings": held.settings,
+        "corpus": held.identity["corpus"],
+        "steps": place.step,
+        "tokens": place.tokens,
+        "seconds": round(place.seconds, 1),
+        "tokens_per_s": round(place.tokens / max(place.seconds, 1e-9), 1),
+        "untrained": place.metrics[0],
+        "validation": place.metrics[-1],
+    }
