@@ -26,9 +26,9 @@ class Taught:
 
 
 def taught(folder: Path, kind: str = "llama", *, sequences: int = 96, vocab: int = 320, **changes: object) -> Taught:
-    """A target of four layers and its corpus, below `folder`."""
+    """A target of five layers and its corpus, below `folder`."""
     target = save_tokenizer(
-        tiny_model(folder / "target", kind, vocab=vocab, num_hidden_layers=4, **changes), byte_level_tokenizer(TOKENS)
+        tiny_model(folder / "target", kind, vocab=vocab, num_hidden_layers=5, **changes), byte_level_tokenizer(TOKENS)
     )
     return Taught(target, corpus_of(target, folder / "corpus", sequences))
 

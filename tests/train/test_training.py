@@ -82,7 +82,7 @@ def test_another_setting_or_corpus_is_no_way_to_go_on(llama: Taught, tmp_path: P
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"layers": (0, 4)}, "--layers.*0 to 3"),
+        ({"layers": (0, 5)}, "--layers.*0 to 4"),
         ({"layers": (1, 0)}, "--layers"),
         ({"minutes": 1.0, "epochs": 1.0}, "--epochs, --minutes"),
         ({"epochs": None}, "--epochs, --minutes"),
@@ -98,7 +98,7 @@ def test_wrong_settings_are_refused_by_name(llama: Taught, tmp_path: Path, chang
 
 
 def test_a_corpus_of_another_tokenizer_is_refused(llama: Taught, tmp_path: Path) -> None:
-    other = save_tokenizer(tiny_model(tmp_path / "other", num_hidden_layers=4, vocab=320), byte_level_tokenizer(290))
+    other = save_tokenizer(tiny_model(tmp_path / "other", num_hidden_layers=5, vocab=320), byte_level_tokenizer(290))
     with pytest.raises(TokenizerMismatch, match="other"):
         train(Taught(other, llama.corpus), tmp_path / "out")
 
