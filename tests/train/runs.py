@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,11 @@ def train(
     stop: Callable[[], bool] = lambda: False,
     resume: bool = False,
     weights: str = "float32",
+    clock: Callable[[], float] = time.monotonic,
     **changes: Any,
 ) -> dict[str, Any] | None:
     """A run of four epochs into `out`, unless `changes` say otherwise."""
     settings = TrainSettings(**{**QUICK, **({} if "minutes" in changes else {"epochs": 4.0}), **changes})
     target = TargetFolder.open(str(given.target), given.target)
     progress = TrainProgress(out, Console(quiet=True))
-    return train_drafter(given.corpus, target, out, settings, weights, progress, stop, resume=resume)
+    return train_drafter(given.corpus, target, out, settings, weights, progress, stop, resume=resume, clock=clock)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from paceline.figures import draw
 from paceline.prompt_file import Prompt
 from paceline.runtime.costs import PassCosts
 from paceline.runtime.drafter_runner import load_drafter_model
@@ -17,7 +18,6 @@ from paceline.runtime.runner import ModelRunner
 from paceline.runtime.store import default_store
 from paceline.study.drafters import Drafter, DrafterBench, DrafterSettings, ModelDrafter, SuffixDrafter, serve
 from paceline.study.drafters_report import budget_panels, result_rows, shown_strength, strength_panels, strength_row
-from paceline.study.figures import draw
 from paceline.study.loaded import DTYPE, Target, kept_costs, load_drafter, load_target
 from paceline.study.parts import Parts, Progress
 from paceline.study.report import Report

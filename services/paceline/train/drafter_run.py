@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ def train_drafter(
     stop: Callable[[], bool],
     *,
     resume: bool,
+    clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Any] | None:
     """Trains a drafter and writes its folder.
 
@@ -48,6 +50,7 @@ def train_drafter(
         progress: is told how it goes.
         stop: asked between steps.
         resume: goes on with the run in `out`.
+        clock: seconds, ascending.
 
     Returns:
         Settings and figures; None if it was stopped before the end, with a checkpoint to go on from.
@@ -84,7 +87,7 @@ def train_drafter(
     }
     batcher = Batcher(corpus, token_ids, embedding.rows, settings.temperature, settings.argmax_weight)
     path = out / RUN / CHECKPOINT
-    trainer = Trainer(student, batcher, split, settings, identity, device, dtype, path, progress)
+    trainer = Trainer(student, batcher, split, settings, identity, device, dtype, path, progress, clock)
     if resume:
         trainer.resume()
     if not trainer.run(stop):

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from paceline.study.figures import Curve, Panel, draw
+from paceline.figures import Curve, Panel, draw
 from paceline.train.checkpoint import Place
 
 METRICS, PLOT = "metrics.jsonl", "validation"

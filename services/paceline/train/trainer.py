@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +69,7 @@ class Trainer:
         dtype: torch.dtype,
         checkpoint: Path,
         watcher: Watcher,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float],
     ) -> None:
         """Takes the parts.
 
