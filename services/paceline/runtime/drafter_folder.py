@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 
 from paceline.errors import ModelDamaged
 from paceline.runtime.embedding import EmbeddingFacts
@@ -81,7 +81,7 @@ def write_weights(folder: Path, tensors: Mapping[str, torch.Tensor], weights: st
     else:
         stored = {name: each.detach().to(getattr(torch, weights)) for name, each in tensors.items()}
     stored = {name: each.cpu().contiguous() for name, each in stored.items()}
-    save_file(stored, folder / WEIGHTS, metadata={"format": "pt"})
+    (folder / WEIGHTS).write_bytes(save(stored, metadata={"format": "pt"}))  # save_file would make it its owner's only
 
 
 def read_weights(folder: Path, name: str) -> dict[str, torch.Tensor]:
