@@ -39,17 +39,38 @@ def draw(logits: torch.Tensor, temperatures: Sequence[float], uniforms: Sequence
     log_total = torch.logsumexp(logits, dim=1, keepdim=True)
     if not bool(torch.isfinite(log_total).all()):
         raise EngineFault("the target's logits are not finite; try --dtype float32")
-    tokens = best.indices[:, 0].clone()
-    sampled = [index for index, temperature in enumerate(temperatures) if temperature > 0]
-    if sampled:
-        scale = torch.tensor([temperatures[index] for index in sampled], device=logits.device)[:, None]
-        probs = torch.softmax(logits[sampled] / scale, dim=1)
-        cumulative = torch.cumsum(probs, dim=1, dtype=torch.float64)
-        at = torch.tensor([uniforms[index] for index in sampled], dtype=torch.float64, device=logits.device)
-        found = torch.searchsorted(cumulative, at[:, None] * cumulative[:, -1:])[:, 0]
-        tokens[sampled] = found.clamp(max=logits.shape[1] - 1)
+    tokens = best.indices[:, 0].cpu().numpy().copy()
+    for temperature in sorted(set(temperatures) - {0.0}):
+        at = [index for index, each in enumerate(temperatures) if each == temperature]
+        total = log_total[at] if temperature == 1 else torch.logsumexp(logits[at] / temperature, dim=1, keepdim=True)
+        uniform = torch.tensor([uniforms[index] for index in at], dtype=torch.float64, device=logits.device)[:, None]
+        tokens[at] = _inverted(logits, at, best, total, temperature, uniform).cpu().numpy()
     return Drawn(
-        tokens.cpu().numpy(),
+        tokens,
         best.indices.to(torch.int32).cpu().numpy(),
         (best.values - log_total).to(torch.float16).cpu().numpy(),
     )
+
+
+def _inverted(
+    logits: torch.Tensor,
+    at: list[int],
+    best: torch.return_types.topk,
+    log_total: torch.Tensor,
+    temperature: float,
+    uniform: torch.Tensor,
+) -> torch.Tensor:
+    """[len(at)] tokens: the best ones come first in the cumulative distribution, so that the rest is rarely summed."""
+    likely = torch.exp((best.values[at] / temperature - log_total).double())
+    cumulative = torch.cumsum(likely, dim=1)
+    place = torch.searchsorted(cumulative, uniform)[:, 0]
+    kept = best.indices.shape[1]
+    found = best.indices[at].gather(1, place.clamp(max=kept - 1)[:, None])[:, 0]
+    for index in torch.nonzero(place == kept)[:, 0].tolist():
+        row = torch.exp((logits[at[index]] / temperature - log_total[index]).double())
+        row[best.indices[at[index]]] = 0.0
+        rest = torch.cumsum(row, dim=0)
+        if float(rest[-1]) > 0:  # else rounding alone has put the uniform behind the last token
+            beyond = (uniform[index, 0] - cumulative[index, -1]).clamp(max=float(rest[-1]))
+            found[index] = torch.searchsorted(rest, beyond).clamp(max=logits.shape[1] - 1)
+    return found
