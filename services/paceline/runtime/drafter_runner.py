@@ -96,9 +96,8 @@ def _distilled(
 def _allowed(facts: DrafterFacts, target: str, found: EmbeddingFacts) -> str:
     ours = facts.embedding
     if (ours.rows, ours.width) != (found.rows, found.width):
-        return (
-            f"one for an embedding of {found.rows} x {found.width}, {target}'s; its own is {ours.rows} x {ours.width}"
-        )
+        shapes = f"{found.rows} x {found.width}; it was trained for {facts.target} with {ours.rows} x {ours.width}"
+        return f"one for {target}, whose embedding is {shapes}"
     return (
         f"one for {target}; it was trained for {facts.target}, whose embedding has other values "
         f"(SHA-256 {ours.sha256[:12]}, here {found.sha256[:12]})"
