@@ -12,6 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from paceline.app_config import AppConfig, parse
+from paceline.cli.preflight import check_models
 from paceline.drafter.config import DrafterConfig
 from paceline.drafter.loading import load_proposer
 from paceline.drafter.model import ModelProposer
@@ -197,3 +199,17 @@ def test_a_replicas_settings_load_it(given: Taught, drafter: Path) -> None:
     target = TargetFolder.open(str(given.target), given.target)
     assert (proposer.name, proposer.context_length) == ("model", 256)
     assert proposer.tokenizer_fingerprint == target.tokenizer.fingerprint
+
+
+def test_a_server_checks_it_before_it_starts(given: Taught, drafter: Path, tmp_path: Path) -> None:
+    def served(target: Path) -> AppConfig:
+        settings = {"proposer": "model", "model": str(drafter)}
+        return parse({"target": {"settings": {"model": str(target)}}, "drafter": {"settings": settings}})
+
+    check_models(served(given.target))
+    other = save_tokenizer(tiny_model(tmp_path / "other", vocab=320), byte_level_tokenizer(TOKENS))
+    with pytest.raises(InvalidField, match=r"drafter0.*other values"):
+        check_models(served(other))
+    another = save_tokenizer(tiny_model(tmp_path / "another", vocab=320), byte_level_tokenizer(290))
+    with pytest.raises(TokenizerMismatch, match=r"another.*id 29\d"):
+        check_models(served(another))
