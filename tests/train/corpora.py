@@ -38,32 +38,30 @@ def corpus_of(target: Path, folder: Path, sequences: int, seed: int = 0) -> Path
     """Sequences of 4 to 12 prompt tokens and 6 to 24 reply tokens, half greedy, half drawn."""
     model = AutoModelForCausalLM.from_pretrained(target)
     random = np.random.default_rng(seed)
-    written = []
-    for number in range(sequences):
-        prompt = random.integers(0, TOKENS, random.integers(4, 13)).tolist()
-        tokens, ids, logs = list(prompt), [], []
-        for _ in range(random.integers(6, 25)):
-            row = model(torch.tensor([tokens])).logits[0, -1, :TOKENS].float().log_softmax(0)
-            top = row.topk(ROWS)
-            ids.append(top.indices.numpy())
-            logs.append(top.values.numpy())
-            tokens.append(int(top.indices[0] if number % 2 else random.choice(TOKENS, p=_probs(row))))
-        written.append(
-            Written(
-                np.asarray(tokens, np.int32),
-                len(prompt),
-                float(number % 2 == 0),
-                np.stack(ids).astype(np.int32),
-                np.stack(logs).astype(np.float16),
-            )
+    prompts, replies = random.integers(4, 13, sequences), random.integers(6, 25, sequences)
+    tokens = torch.from_numpy(random.integers(0, TOKENS, (sequences, 36)))
+    every = torch.arange(sequences)
+    ids, logs = [], []
+    for step in range(int(replies.max())):
+        ends = torch.from_numpy(prompts) + step  # what is behind an end is overwritten, and nothing looks at it
+        rows = model(tokens).logits[every, ends - 1, :TOKENS].float().log_softmax(1)
+        top = rows.topk(ROWS)
+        ids.append(top.indices.numpy().astype(np.int32))
+        logs.append(top.values.numpy().astype(np.float16))
+        drawn = torch.multinomial(rows.exp(), 1, generator=torch.Generator().manual_seed(step))[:, 0]
+        tokens[every, ends] = torch.where(every % 2 == 0, drawn, top.indices[:, 0])
+    written = [
+        Written(
+            tokens[number, : prompts[number] + reply].numpy().astype(np.int32),
+            int(prompts[number]),
+            float(number % 2 == 0),
+            np.stack([row[number] for row in ids[:reply]]),
+            np.stack([row[number] for row in logs[:reply]]),
         )
+        for number, reply in enumerate(replies)
+    ]
     half = len(written) // 2
     shards = (write_shard(folder, "000000", written[:half]), write_shard(folder, "000001", written[half:]))
     fingerprint = load_tokenizer(target).fingerprint
     write_info(folder, CorpusInfo(str(target), fingerprint, TOKENS, ROWS, {}, shards))
     return folder
-
-
-def _probs(row: torch.Tensor) -> np.ndarray:
-    probs = row.double().exp().numpy()
-    return probs / probs.sum()
