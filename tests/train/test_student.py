@@ -17,7 +17,7 @@ from paceline.train.target_folder import TargetFolder
 from train.corpora import ROWS, Taught, taught
 
 
-@pytest.fixture(scope="module", params=["llama", "qwen3"])
+@pytest.fixture(scope="module", params=["llama", "qwen3", "gemma3"])
 def given(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Taught:
     return taught(tmp_path_factory.mktemp("given"), request.param, sequences=12, tie_word_embeddings=True)
 

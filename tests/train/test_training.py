@@ -16,6 +16,7 @@ from paceline.errors import InvalidField, ModelDamaged, TokenizerMismatch
 from paceline.runtime.tokenizer import load_tokenizer
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.corpus import Corpus
+from paceline.train.trainer import TrainingDiverged
 from support.tiny import byte_level_tokenizer, save_tokenizer, tiny_model
 from train.corpora import Taught, taught
 from train.runs import CHECKPOINT, QUICK, train
@@ -26,9 +27,9 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Taught:
     return taught(tmp_path_factory.mktemp("llama"))
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen3"])
-def test_a_student_learns_and_beats_its_start(kind: str, tmp_path: Path) -> None:
-    figures = train(taught(tmp_path, kind), tmp_path / "out")
+@pytest.mark.parametrize(("kind", "dtype"), [("llama", "bfloat16"), ("qwen3", "float32")])
+def test_a_student_learns_and_beats_its_start(kind: str, dtype: str, tmp_path: Path) -> None:
+    figures = train(taught(tmp_path, kind), tmp_path / "out", dtype=dtype)
     assert figures is not None
     before, after = figures["untrained"], figures["validation"]
     assert after["loss"] < 0.9 * before["loss"]
@@ -66,6 +67,17 @@ def test_a_run_of_minutes_ends_with_a_rate_of_zero(llama: Taught, tmp_path: Path
     assert 57 <= figures["steps"] <= 60
     held = Checkpoint.read(tmp_path / CHECKPOINT)
     assert held.optimizer["param_groups"][0]["lr"] < 0.01 * float(QUICK["learning_rate"])
+
+
+def test_a_gradient_that_is_not_finite_ends_the_run(llama: Taught, tmp_path: Path) -> None:
+    train(llama, tmp_path, stop=lambda: True)
+    held = Checkpoint.read(tmp_path / CHECKPOINT)
+    held.tensors["lm_head.weight"][0, 0] = torch.nan
+    held.write(tmp_path / CHECKPOINT)
+    broken = (tmp_path / CHECKPOINT).read_bytes()
+    with pytest.raises(TrainingDiverged, match="--learning-rate"):
+        train(llama, tmp_path, resume=True)
+    assert (tmp_path / CHECKPOINT).read_bytes() == broken
 
 
 def test_another_setting_or_corpus_is_no_way_to_go_on(llama: Taught, tmp_path: Path) -> None:

@@ -19,8 +19,7 @@ def distillation_loss(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
         logits: [R, C] of the student.
         batch: the teacher's rows.
     """
-    logits = logits.float()
-    log_probs = logits.gather(1, batch.columns) - torch.logsumexp(logits, dim=1, keepdim=True)
+    log_probs = torch.log_softmax(logits.float(), dim=1).gather(1, batch.columns)
     divergence = (torch.xlogy(batch.probs, batch.probs) - batch.probs * log_probs).sum(dim=1)
     return (divergence * batch.weights).sum() / len(batch.weights)
 
@@ -37,9 +36,8 @@ class Agreement:
 
     def add(self, logits: torch.Tensor, batch: Batch) -> None:
         """Adds the rows of a batch; `logits` is [R, C]. A token that the head lacks is a miss."""
-        logits = logits.float()
         best = logits.topk(min(4, logits.shape[1]), dim=1).indices == batch.best[:, None]
-        student = (logits.gather(1, batch.columns) - torch.logsumexp(logits, dim=1, keepdim=True)).exp()
+        student = torch.softmax(logits.float(), dim=1).gather(1, batch.columns)
         self.rows += len(logits)
         self.loss += float(distillation_loss(logits, batch)) * len(logits)
         self.top1 += int(best[:, 0].sum())

@@ -67,7 +67,7 @@ def initial_student(
     Raises ModelDamaged or ModelUnsupported.
     """
     config = load_config(folder, name)
-    target = load_weights(folder, name, torch.float32, ATTENTION)
+    target = load_weights(folder, name, embedding.dtype, ATTENTION)  # as it is stored: it may be large
     head = target.get_output_embeddings().weight.detach()
     if token_ids is not None:
         head = head[torch.from_numpy(token_ids).long()]

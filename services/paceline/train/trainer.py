@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from paceline.errors import EngineFault, InvalidField
+from paceline.errors import InvalidField, PacelineError
 from paceline.train.batches import Batcher, epoch_plan
 from paceline.train.checkpoint import Checkpoint, Place
 from paceline.train.loss import Agreement, distillation_loss
@@ -20,6 +20,10 @@ from paceline.train.settings import TrainSettings
 from paceline.train.student import Student
 
 BETAS = (0.9, 0.95)
+
+
+class TrainingDiverged(PacelineError):
+    """The gradient is not finite; the text says what to change. The last checkpoint is as it was."""
 
 
 class Watcher(Protocol):
@@ -169,7 +173,7 @@ class Trainer:
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, settings.clip)
         if not bool(torch.isfinite(norm)):
-            raise EngineFault(
+            raise TrainingDiverged(
                 f"step {place.step}: the gradient is not finite; lower --learning-rate, or train with --dtype float32"
             )
         self._optimizer.step()
