@@ -1,4 +1,4 @@
-"""`paceline train corpus`, `drafter` and `export`."""
+"""`paceline train corpus`, `drafter`, `export` and `texts`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import argparse
 
 from paceline.train.corpus_cli import add_corpus, run_corpus
 from paceline.train.drafter_cli import add_drafter, add_export, run_drafter, run_export
+from paceline.train.texts import add_texts, run_texts
 
 _COMMANDS = {
     "corpus": (add_corpus, run_corpus, "let the target write text to learn from"),
     "drafter": (add_drafter, run_drafter, "distil a small drafter from a corpus"),
     "export": (add_export, run_export, "write the drafter of a run again, in another number format"),
+    "texts": (add_texts, run_texts, "write a corpus's replies as a file for the suffix proposer's store"),
 }
 
 
