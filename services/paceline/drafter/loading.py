@@ -12,9 +12,9 @@ from paceline.drafter.proposer import Proposer
 from paceline.drafter.store_file import Tokenizer
 from paceline.drafter.suffix import SuffixProposer
 from paceline.drafter.text_store import MB, TextStore
-from paceline.errors import InvalidField, TokenizerMismatch
+from paceline.errors import InvalidField
 from paceline.runtime.store import default_store
-from paceline.runtime.tokenizer import first_difference, load_tokenizer
+from paceline.runtime.tokenizer import load_tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,30 +47,23 @@ def load_store(config: DrafterConfig) -> KeptStore:
 def load_proposer(config: DrafterConfig, kept: KeptStore | None = None) -> Proposer:
     """Builds the proposer around the replica's store (None: one of its own), loading a model where it needs one.
 
-    Raises ModelNotFound, ModelDamaged, ModelUnsupported, or TokenizerMismatch naming the first difference.
+    Raises ModelNotFound, ModelDamaged, ModelUnsupported, TokenizerMismatch naming the first difference, or InvalidField
+    for a distilled drafter of another target.
     """
     known = KnownRows(config.known_rows)
     if config.proposer == "suffix" or config.model is None:
         kept = kept or load_store(config)
         return SuffixProposer(kept.store, config.max_depth, config.min_path_prob, known, kept.tokenizer_fingerprint)
     from paceline.drafter.model import ModelProposer
+    from paceline.runtime.drafter_runner import load_drafter_model
     from paceline.runtime.models import ModelSpec
-    from paceline.runtime.transformers_runner import load_runner
 
     store = default_store()
-    folder = store.resolve(config.model)
-    tokenizer = load_tokenizer(folder)
-    if config.target_model is not None:
-        difference = first_difference(tokenizer, load_tokenizer(store.resolve(config.target_model)))
-        if difference is not None:
-            raise TokenizerMismatch(
-                f"{config.model} and {config.target_model} differ in their tokenizers: {difference}"
-            )
-    spec = ModelSpec(str(folder), name=config.model, dtype=config.dtype, device=config.device)
-    runner = load_runner(spec, config.kv_tokens, vocab_size=tokenizer.vocab_size)
+    spec = ModelSpec(str(store.resolve(config.model)), name=config.model, dtype=config.dtype, device=config.device)
+    loaded = load_drafter_model(spec, config.kv_tokens, config.target_model, store.resolve)
     return ModelProposer(
-        runner,
-        tokenizer.fingerprint,
+        loaded.runner,
+        loaded.tokenizer_fingerprint,
         max_depth=config.max_depth,
         width=config.width,
         step_tokens=config.step_tokens,

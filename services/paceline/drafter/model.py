@@ -293,8 +293,8 @@ class ModelProposer:
         known = self._known.find(held.hash, path)
         if known is not None:
             return self._of_target(held, known, position)
-        options = held.options
-        logits = rows.logits(segment, node)[: min(options.vocab_size, self._runner.info.vocab_size)]
+        options, info = held.options, self._runner.info
+        logits = rows.logits(segment, node)[: info.columns(options.vocab_size)]
         if not options.sampling.greedy:
             logits = logits / options.sampling.temperature
         top = torch.topk(logits, min(CANDIDATES, len(logits)))
@@ -303,7 +303,8 @@ class ModelProposer:
         if not math.isfinite(float(total)):
             return NO_CANDIDATES
         kept = _served(log_probs, options)
-        return children(options, top.indices.cpu().numpy()[:kept], log_probs[:kept], position, CANDIDATES)
+        token_ids = info.ids(top.indices.cpu().numpy()[:kept])
+        return children(options, token_ids, log_probs[:kept], position, CANDIDATES)
 
     def _of_target(self, held: _Session, row: Row, position: int) -> Candidates:
         """Candidates from a row of the target, of tokens that can be looked below."""

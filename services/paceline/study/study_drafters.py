@@ -9,14 +9,15 @@ from typing import Any
 
 import torch
 
+from paceline.figures import draw
 from paceline.prompt_file import Prompt
 from paceline.runtime.costs import PassCosts
+from paceline.runtime.drafter_runner import load_drafter_model
 from paceline.runtime.models import ModelSpec
 from paceline.runtime.runner import ModelRunner
-from paceline.runtime.transformers_runner import load_runner
+from paceline.runtime.store import default_store
 from paceline.study.drafters import Drafter, DrafterBench, DrafterSettings, ModelDrafter, SuffixDrafter, serve
 from paceline.study.drafters_report import budget_panels, result_rows, shown_strength, strength_panels, strength_row
-from paceline.study.figures import draw
 from paceline.study.loaded import DTYPE, Target, kept_costs, load_drafter, load_target
 from paceline.study.parts import Parts, Progress
 from paceline.study.report import Report
@@ -174,8 +175,9 @@ def study_drafters(
         runner = load_drafter(target, layers, KV_TOKENS, MEASURE_S)
         drafters.append(ModelDrafter(f"{len(layers)} of its layers", runner, settings.width))
     for name, folder in folders.items():
-        runner = load_runner(ModelSpec(str(folder), dtype=DTYPE), KV_TOKENS, vocab_size=target.tokenizer.vocab_size)
-        drafters.append(ModelDrafter(name, runner, settings.width))
+        spec = ModelSpec(str(folder), name=name, dtype=DTYPE)
+        loaded = load_drafter_model(spec, KV_TOKENS, model, default_store().resolve)
+        drafters.append(ModelDrafter(name, loaded.runner, settings.width))
     pass_ms = {str(size): each * 1e3 for size, each in costs.seconds_by_size.items()}
     shown = {**shown, "prompts": len(prompts), "pass_ms": pass_ms}
     categories = [prompt.category for prompt in prompts]

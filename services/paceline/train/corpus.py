@@ -168,7 +168,7 @@ def write_info(folder: Path, info: CorpusInfo) -> None:
 
 def write_shard(folder: Path, name: str, sequences: Sequence[Written]) -> Shard:
     """Writes a shard; a folder of that name that no list counts is replaced."""
-    arrays = {
+    arrays: dict[str, Any] = {
         "tokens": np.concatenate([each.tokens for each in sequences]),
         "starts": np.cumsum([0] + [len(each.tokens) for each in sequences]),
         "prompt_lengths": [each.prompt_length for each in sequences],
