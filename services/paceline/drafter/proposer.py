@@ -74,6 +74,7 @@ class Growth:
 
     tree: DraftTree
     growing: bool = False  # another call goes on with it; what came meanwhile is looked at first
+    behind: bool = False  # it is whole, but there is context to be read while nobody wants a tree
 
 
 class Proposer(Protocol):

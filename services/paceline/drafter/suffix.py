@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -100,6 +100,21 @@ class SuffixProposer:
             self.store.add(held.tokens, held.prompt_length, held.options.tenant)
         self.store.learn_part()
 
+    def probs_below(self, session: int) -> Callable[[Path], dict[int, float]]:
+        """Probability of each token seen after the context and a path below it; their sum may be below 1.
+
+        For the context as it stands, as far as it is indexed.
+        """
+        held = self._sessions[session]
+        tail = held.tokens[-LONGEST:]
+        sources = [(held.own, OWN_WEIGHT), *((each, 1.0) for each in self.store.generations())]
+
+        def blended(path: Path) -> dict[int, float]:
+            keys = context_keys([*tail, *path][-LONGEST:], held.start)
+            return _blended(keys, sources, held.options.vocab_size)
+
+        return blended
+
     def propose(self, wants: Sequence[Want]) -> list[Growth | None]:
         """One tree for each want; None for one whose text is not indexed to its end yet."""
         room = INDEX_TOKENS
@@ -126,13 +141,8 @@ class SuffixProposer:
         held, budget = self._sessions[want.session], want.budget
         if not budget:
             return DraftTree.empty()
-        tail = held.tokens[-LONGEST:]
         length = len(held.tokens)
-        sources = [(held.own, OWN_WEIGHT), *((each, 1.0) for each in self.store.generations())]
-
-        def blended(path: Path) -> dict[int, float]:
-            keys = context_keys([*tail, *path][-LONGEST:], held.start)
-            return _blended(keys, sources, held.options.vocab_size)
+        blended = self.probs_below(want.session)
 
         def expand(path: Path) -> Candidates:
             if path and path[-1] in held.options.eos_token_ids:
