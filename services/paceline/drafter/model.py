@@ -114,7 +114,7 @@ class ModelProposer:
         """Trees of sessions whose context has been run, a level further than before; None for one that needs another
         call first, after one more chunk."""
         begun = {want.session for want in wants if () in self._rows.below(want.session)}
-        starved = self._rows.run([Look(want.session) for want in wants])
+        starved = self._rows.run([Look(want.session) for want in wants]).starved
         ready = [want for want in wants if () in self._rows.below(want.session)]
         growing = [_Growing(want, self._sessions[want.session]) for want in ready if want.budget]
         self._grow([each for each in growing if each.want.session in begun])
@@ -145,7 +145,7 @@ class ModelProposer:
             known = self._known.find(held.hash, path)
             position = held.length + len(path)
             held.made[path] = (
-                children(held.options, raw.tokens, raw.log_probs, position, CANDIDATES)
+                children(held.options, raw.tokens.astype(np.int64), raw.log_probs, position, CANDIDATES)
                 if known is None
                 else self._of_target(held, known, path)
             )
@@ -168,7 +168,7 @@ class ModelProposer:
             wanted = [] if self._stopped(each.held) else self._frontier(each)
             looks.append((each, Look(each.want.session, wanted)))
         try:
-            starved = self._rows.run([look for _, look in looks])
+            starved = self._rows.run([look for _, look in looks]).starved
         except Exception:
             for each, _ in looks:
                 each.held.passes = 0

@@ -33,6 +33,14 @@ class Look:
     paths: Sequence[Path] = ()  # not looked below yet; the path above each is the context, run before, or among them
 
 
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a pass was."""
+
+    tokens: int  # 0 if there was nothing to run
+    starved: set[int]  # sessions for which no KV page is free now
+
+
 @dataclass(slots=True)
 class _Held:
     options: DraftOptions
@@ -99,21 +107,14 @@ class ModelRows:
         """False if tokens below `path` would exceed the model's context."""
         return len(self._sessions[session].tokens) + len(path) < self.context_length
 
-    def ran(self, session: int, path: Path) -> bool:
-        """True if the end of `path` was run, or it is the context."""
-        return not path or path in self._sessions[session].scratch
-
-    def run(self, looks: Sequence[Look]) -> set[int]:
+    def run(self, looks: Sequence[Look]) -> Ran:
         """One pass, as far as it has room; sessions of which least is missing first, so that long prompts wait.
 
         Paths that find no room are left out; so are all of a session whose context is not read to its end.
 
-        Returns:
-            Sessions for which no KV page is free now.
-
         A pass that fails is raised. Sessions stay open, and what was known below their contexts is forgotten.
         """
-        room, starved = self._step_tokens, set()
+        room, starved = self._step_tokens, set[int]()
         segments: list[Segment] = []
         running: list[tuple[_Held, int, bool, list[Path]]] = []  # session, tokens of its context, the last one, paths
         for missing, look in sorted(((self.missing(look.session), look) for look in looks), key=lambda each: each[0]):
@@ -130,7 +131,7 @@ class ModelRows:
             segments.append(_segment(held, chunk, missing, paths))
             running.append((held, chunk, complete, paths))
         if not segments:
-            return starved
+            return Ran(0, starved)
         try:
             rows = self._runner.execute(PassPlan(tuple(segments)))
         except Exception:
@@ -148,7 +149,7 @@ class ModelRows:
             for path in paths:
                 node = held.scratch[path] = held.chain + len(held.scratch)
                 held.below[path] = self._candidates(held, rows, number, node)
-        return starved
+        return Ran(rows.tokens, starved)
 
     def _check_length(self, length: int) -> None:
         if length > self.context_length:
