@@ -30,6 +30,7 @@ from paceline.drafter.model_rows import Look, ModelRows
 from paceline.drafter.proposer import ContextTooLong, DraftOptions, Growth, NoSlot, UnknownTokens, Want
 from paceline.drafter.suffix import SuffixProposer
 from paceline.drafter.trust import Trust, TrustLine
+from paceline.runtime.runner import ModelRunner
 from paceline.speculation.rows import Row
 from paceline.speculation.select import Path, best_first
 from paceline.speculation.tree import ROOT, DraftTree
@@ -95,11 +96,12 @@ class FusedProposer:
     def __init__(
         self,
         suffix: SuffixProposer,
-        model: ModelProposer,
-        rows: ModelRows,
+        runner: ModelRunner,
+        tokenizer_fingerprint: str,
         *,
         max_depth: int,
         width: int,
+        step_tokens: int,
         min_path_prob: float,
         times: Times,
         known: KnownRows | None = None,
@@ -109,17 +111,27 @@ class FusedProposer:
 
         Args:
             suffix: one member.
-            model: what sampled sessions are drafted with.
-            rows: the other member, rows of the same model.
-            max_depth: levels of a tree.
+            runner: the model of the other one.
+            tokenizer_fingerprint: of the model's tokenizer.
+            max_depth: levels of a tree, and passes it takes.
             width: nodes of a session that one pass looks below.
+            step_tokens: most tokens in one pass.
             min_path_prob: nodes reached with less probability are not proposed.
             times: what a look is weighed against.
             known: where rows of the target are kept; None keeps none.
             clock: monotone seconds.
         """
-        self.tokenizer_fingerprint = model.tokenizer_fingerprint
-        self._suffix, self._model, self._rows = suffix, model, rows
+        self.tokenizer_fingerprint = tokenizer_fingerprint
+        self._suffix, self._rows = suffix, ModelRows(runner, step_tokens)
+        self._model = ModelProposer(
+            runner,
+            tokenizer_fingerprint,
+            max_depth=max_depth,
+            width=width,
+            step_tokens=step_tokens,
+            min_path_prob=min_path_prob,
+            known=known,
+        )  # of sampled sessions
         self._max_depth, self._width = max_depth, width
         self._min_log_score = math.log(min_path_prob) if min_path_prob > 0 else -math.inf
         self._min_prob = max(MIN_PROB, min_path_prob / 2)

@@ -6,13 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.drafter.config import DrafterConfig
+from paceline.drafter.fused import FusedProposer
 from paceline.drafter.keeper import StoreKeeper
 from paceline.drafter.known_rows import KnownRows
+from paceline.drafter.looks import MeasuredTimes
+from paceline.drafter.model import ModelProposer
 from paceline.drafter.proposer import Proposer
 from paceline.drafter.store_file import Tokenizer
 from paceline.drafter.suffix import SuffixProposer
 from paceline.drafter.text_store import MB, TextStore
 from paceline.errors import InvalidField, TokenizerMismatch
+from paceline.runtime.runner import ModelRunner
 from paceline.runtime.store import default_store
 from paceline.runtime.tokenizer import first_difference, load_tokenizer
 
@@ -50,13 +54,41 @@ def load_proposer(config: DrafterConfig, kept: KeptStore | None = None) -> Propo
     Raises ModelNotFound, ModelDamaged, ModelUnsupported, or TokenizerMismatch naming the first difference.
     """
     known = KnownRows(config.known_rows)
-    if config.proposer == "suffix" or config.model is None:
-        kept = kept or load_store(config)
-        return SuffixProposer(kept.store, config.max_depth, config.min_path_prob, known, kept.tokenizer_fingerprint)
-    from paceline.drafter.model import ModelProposer
+    if config.has_model:
+        runner, fingerprint = _load_model(config)
+    if config.proposer == "model":
+        return ModelProposer(
+            runner,
+            fingerprint,
+            max_depth=config.max_depth,
+            width=config.width,
+            step_tokens=config.step_tokens,
+            min_path_prob=config.min_path_prob,
+            known=known,
+        )
+    kept = kept or load_store(config)
+    suffix = SuffixProposer(kept.store, config.max_depth, config.min_path_prob, known, kept.tokenizer_fingerprint)
+    if config.proposer == "suffix":
+        return suffix
+    return FusedProposer(
+        suffix,
+        runner,
+        fingerprint,
+        max_depth=config.max_depth,
+        width=config.width,
+        step_tokens=config.step_tokens,
+        min_path_prob=config.min_path_prob,
+        times=MeasuredTimes(runner.costs),
+        known=known,
+    )
+
+
+def _load_model(config: DrafterConfig) -> tuple[ModelRunner, str]:
+    """The model, and the fingerprint of its tokenizer."""
     from paceline.runtime.models import ModelSpec
     from paceline.runtime.transformers_runner import load_runner
 
+    assert config.model is not None, "checked with the settings"
     store = default_store()
     folder = store.resolve(config.model)
     tokenizer = load_tokenizer(folder)
@@ -68,12 +100,4 @@ def load_proposer(config: DrafterConfig, kept: KeptStore | None = None) -> Propo
             )
     spec = ModelSpec(str(folder), name=config.model, dtype=config.dtype, device=config.device)
     runner = load_runner(spec, config.kv_tokens, vocab_size=tokenizer.vocab_size)
-    return ModelProposer(
-        runner,
-        tokenizer.fingerprint,
-        max_depth=config.max_depth,
-        width=config.width,
-        step_tokens=config.step_tokens,
-        min_path_prob=config.min_path_prob,
-        known=known,
-    )
+    return runner, tokenizer.fingerprint
