@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from paceline.drafter.known_rows import ContextHash, KnownRows
 from paceline.drafter.proposer import DraftOptions, children, known_children
 from paceline.drafter.said import Said, said_of
-from paceline.drafter.trust import Trust
+from paceline.drafter.trust import SessionTrust
 from paceline.speculation.propose import NO_CANDIDATES, Candidates
 from paceline.speculation.rows import Row
 from paceline.speculation.select import Path
@@ -43,7 +43,7 @@ class Blend:
     """Merged candidates of one session."""
 
     options: DraftOptions
-    trust: Trust
+    trust: SessionTrust
     known: KnownRows
     hash: ContextHash
     length: int  # of the context

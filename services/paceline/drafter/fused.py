@@ -29,7 +29,7 @@ from paceline.drafter.model import ModelProposer
 from paceline.drafter.model_rows import Look, ModelRows
 from paceline.drafter.proposer import ContextTooLong, DraftOptions, Growth, NoSlot, UnknownTokens, Want
 from paceline.drafter.suffix import SuffixProposer
-from paceline.drafter.trust import Trust, TrustLine
+from paceline.drafter.trust import SessionTrust, Trust, TrustLine
 from paceline.runtime.runner import ModelRunner
 from paceline.speculation.rows import Row
 from paceline.speculation.select import Path, best_first
@@ -152,7 +152,7 @@ class FusedProposer:
         self._suffix.open(session, context, prompt_length, options)
         learned = self._learned[bisect_left(WARM, options.sampling.temperature)]
         hashed = ContextHash(options, context)
-        blend = Blend(options, learned.trust, self._known, hashed, len(context), self._min_prob)
+        blend = Blend(options, SessionTrust(learned.trust), self._known, hashed, len(context), self._min_prob)
         held = self._sessions[session] = _Session(blend, learned.gains)
         try:
             self._rows.open(session, context, options)

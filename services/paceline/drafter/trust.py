@@ -3,62 +3,66 @@
 A context that a verifying walk has visited tells which token was right there, whatever was in the tree, and so it tells
 of every token that a member had named whether it was the one. A table holds how often that was so, by what each of the
 two had said of the token. What it says of a token is thus a probability that the target will emit it, whoever named it:
-where both do, where they disagree, where one has never been right.
+where both do, where they disagree, where one has never been right. Levels of a tree are known apart as far as enough
+was seen of them; a session leans the table its own way, by member.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
 from dataclasses import dataclass, field
 
 from paceline.drafter.said import (
-    MASS,
-    MODEL_COLUMNS,
-    SUFFIX_ROWS,
+    CELLS,
+    COLUMNS,
+    MODEL_NAMED,
+    SUFFIX_NAMED,
     UNLOOKED,
-    UNNAMED,
     Said,
-    Spot,
     Top,
     mark_prob,
 )
 
 DEPTHS = 3  # levels of a tree that are known apart; the last stands for it and all deeper ones
-WEIGHT = 6.0  # sightings that a cell's first guess weighs against what is seen
-POOL = 20.0  # sightings that a cell over all depths weighs against the depth's own
+WEIGHT = 6.0  # sightings that the first guess of a cell weighs against those over all levels
+POOL = 20.0  # sightings that those over all levels weigh against the level's own
 MOST = 1000.0  # sightings of a cell; the past is halved then
-LEAST = 1e-4  # a probability is at least this, so that an order is left where nothing was right
-MOST_PROB = 0.999
+LEAST, MOST_PROB = 1e-4, 0.999  # what was never right keeps an order, what was always right leaves room for others
+LEAN = 0.1  # how far a token moves what a session adds to the log odds of a member's tokens
+LEAN_MOST = 3.0
 
 
-def _first_guess(row: int, column: int) -> float:
+def _first_guess(cell: int) -> float:
     """What a cell is taken for before anything is seen: the mean of the two, or the only one's word."""
-    suffix = mark_prob(row - len(MASS) - 1) if row > len(MASS) else 0.0
-    model = mark_prob(column - 2) if column > UNNAMED else 0.0
+    row, column = divmod(cell, COLUMNS)
+    suffix = mark_prob(row - SUFFIX_NAMED) if row >= SUFFIX_NAMED else 0.0
+    model = mark_prob(column - MODEL_NAMED) if column >= MODEL_NAMED else 0.0
     if column == UNLOOKED:
-        return max(suffix, LEAST)
-    if row > len(MASS):
-        return max((suffix + model) / 2, LEAST)
-    return max(model * (1.0 - 0.3 * row), LEAST)  # the more the suffix proposer gives to others, the less
+        return max(LEAST, suffix)
+    if row >= SUFFIX_NAMED:
+        return max(LEAST, (suffix + model) / 2)
+    return max(LEAST, model * (1.0 - 0.3 * row))  # the more the suffix proposer gives to others, the less
 
 
-FIRST = [[_first_guess(row, column) for column in range(MODEL_COLUMNS)] for row in range(SUFFIX_ROWS)]
+FIRST_GUESSES = [_first_guess(cell) for cell in range(CELLS)]
 
 
 class _Counts:
     """Sightings and hits of every cell."""
 
     def __init__(self) -> None:
-        self.seen = [[0.0] * MODEL_COLUMNS for _ in range(SUFFIX_ROWS)]
-        self.hits = [[0.0] * MODEL_COLUMNS for _ in range(SUFFIX_ROWS)]
+        self.seen = [0.0] * CELLS
+        self.hits = [0.0] * CELLS
 
-    def add(self, row: int, column: int, share: float, *, right: bool) -> None:
-        seen, hits = self.seen[row], self.hits[row]
-        if seen[column] >= MOST:
-            seen[column], hits[column] = seen[column] / 2, hits[column] / 2
-        seen[column] += share
+    def add(self, cell: int, share: float, *, right: bool) -> None:
+        if self.seen[cell] >= MOST:
+            self.seen[cell], self.hits[cell] = self.seen[cell] / 2, self.hits[cell] / 2
+        self.seen[cell] += share
         if right:
-            hits[column] += share
+            self.hits[cell] += share
+
+    def rate(self, cell: int, first: float, weight: float) -> float:
+        return (self.hits[cell] + weight * first) / (self.seen[cell] + weight)
 
 
 @dataclass(slots=True)
@@ -79,7 +83,7 @@ class _Sums:
 
 @dataclass(frozen=True, slots=True)
 class TrustLine:
-    """How far a member was right at a depth, for people. Counts fade."""
+    """How far a member was right at a level, for people. Counts fade."""
 
     member: str
     depth: int  # level of the tree; the last one stands for deeper ones too
@@ -88,55 +92,66 @@ class TrustLine:
     right: float  # share of them whose first token was right
 
 
-@dataclass(slots=True)
 class Trust:
-    """Tables of one kind of requests."""
+    """What is known over all sessions of one kind."""
 
-    _pool: _Counts = field(default_factory=_Counts)
-    _depths: list[_Counts] = field(default_factory=lambda: [_Counts() for _ in range(DEPTHS)])
-    _sums: dict[tuple[str, int], _Sums] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self._pool = _Counts()
+        self._levels = [_Counts() for _ in range(DEPTHS)]
+        self._sums: dict[tuple[str, int], _Sums] = {}
+        self.rates = [list(FIRST_GUESSES) for _ in range(DEPTHS)]  # [DEPTHS][CELLS] chance of a token being right
 
-    def probs(self, said: Said, depth: int) -> list[float]:
-        """Probability of each token named at a level of the tree, 1 for the first; their sum is at most 1."""
-        known = self._depths[min(depth, DEPTHS) - 1]
-        found = [
-            sum(share * self._cell(known, row, column) for row, column, share in _corners(spot)) for spot in said.spots
-        ]
-        total = sum(found)
-        return found if total <= MOST_PROB else [each * MOST_PROB / total for each in found]
-
-    def learn(self, said: Said, depth: int, token: int) -> None:
-        """Takes in which token was right where this was said."""
-        level = min(depth, DEPTHS)
-        known = self._depths[level - 1]
+    def learn(self, said: Said, level: int, token: int) -> None:
+        """Takes in which token was right where this was said; `level` from 0."""
         for each, spot in zip(said.tokens, said.spots, strict=True):
-            for row, column, share in _corners(spot):
-                self._pool.add(row, column, share, right=each == token)
-                known.add(row, column, share, right=each == token)
+            for cell, share in spot.cells:
+                self._pool.add(cell, share, right=each == token)
+                self._levels[level].add(cell, share, right=each == token)
+                pooled = self._pool.rate(cell, FIRST_GUESSES[cell], WEIGHT)
+                for known, rates in zip(self._levels, self.rates, strict=True):
+                    rates[cell] = max(LEAST, known.rate(cell, pooled, POOL))
         for member, top in (("suffix", said.suffix), ("model", said.model)):
             if top is not None:
-                self._sums.setdefault((member, level), _Sums()).add(top, token)
+                self._sums.setdefault((member, level + 1), _Sums()).add(top, token)
 
     def lines(self) -> list[TrustLine]:
-        """What members were worth, by depth."""
+        """What members were worth, by level. May be called from any thread."""
         return [
             TrustLine(member, depth, sums.contexts, sums.promised / sums.contexts, sums.right / sums.contexts)
             for (member, depth), sums in sorted(self._sums.items())
         ]
 
-    def _cell(self, known: _Counts, row: int, column: int) -> float:
-        seen, hits = self._pool.seen[row][column], self._pool.hits[row][column]
-        pooled = (hits + WEIGHT * FIRST[row][column]) / (seen + WEIGHT)
-        return max(LEAST, (known.hits[row][column] + POOL * pooled) / (known.seen[row][column] + POOL))
 
+@dataclass(slots=True)
+class SessionTrust:
+    """What is known of one session, on top of what is known of all."""
 
-def _corners(spot: Spot) -> Iterator[tuple[int, int, float]]:
-    """Cells around a spot, and their shares, which sum to 1."""
-    row, down, column, right = spot
-    yield row, column, (1 - down) * (1 - right)
-    if right:
-        yield row, column + 1, (1 - down) * right
-    if down:
-        yield row + 1, column, down * (1 - right)
-        if right:
-            yield row + 1, column + 1, down * right
+    trust: Trust
+    _lean: list[float] = field(default_factory=lambda: [0.0, 0.0])  # log odds of tokens of the suffix and the model
+
+    def probs(self, said: Said, depth: int) -> list[float]:
+        """Probability of each token named at a level of the tree, 1 for the first; their sum is at most 1."""
+        found = self._chances(said, depth)
+        total = sum(found)
+        return found if total <= MOST_PROB else [each * MOST_PROB / total for each in found]
+
+    def learn(self, said: Said, depth: int, token: int) -> None:
+        """Takes in which token was right where this was said."""
+        suffix = model = 0.0
+        for each, spot, chance in zip(said.tokens, said.spots, self._chances(said, depth), strict=True):
+            error = (each == token) - chance
+            suffix += error * spot.suffix
+            model += error * spot.model
+        for member, error in enumerate((suffix, model)):
+            self._lean[member] = min(max(self._lean[member] + LEAN * error, -LEAN_MOST), LEAN_MOST)
+        self.trust.learn(said, min(depth, DEPTHS) - 1, token)
+
+    def _chances(self, said: Said, depth: int) -> list[float]:
+        rates = self.trust.rates[min(depth, DEPTHS) - 1]
+        by_suffix, by_model = (math.exp(each) for each in self._lean)
+        chances = []
+        for cells, suffix, model in said.spots:
+            chance = sum([share * rates[cell] for cell, share in cells])
+            odds = (by_suffix if suffix else 1.0) * (by_model if model else 1.0) * chance / max(1.0 - chance, 1e-6)
+            chances.append(odds / (1.0 + odds))
+        return chances

@@ -61,12 +61,25 @@ class RankedDrafts:
         eos: frozenset[int],
         budget: int,
         strength: float | None = None,
+        *,
+        beside: bool = False,
     ) -> None:
-        """`meter`: the runner of a model proposer; None takes the proposer's own time. No `strength`: ranked trees."""
+        """Takes a proposer.
+
+        Args:
+            proposer: whose trees these are.
+            meter: the runner of its model; None: it has none.
+            vocab_size: of the target.
+            eos: tokens that a tree does not grow below.
+            budget: nodes of a tree.
+            strength: of coupled trees; None: ranked ones.
+            beside: whether its time beside the model's passes counts too; without a model it always does.
+        """
         self._proposal = Proposal.RANKED if strength is None else Proposal.COUPLED
         self._strength = 1.0 if strength is None else strength
         self._proposer, self._meter, self._budget = proposer, meter, budget
         self._vocab_size, self._eos = vocab_size, eos
+        self._beside = beside
         self.seconds = 0.0
 
     def open(self, session: int, prompt: Sequence[int], params: SamplingParams) -> None:
@@ -91,7 +104,9 @@ class RankedDrafts:
         self._proposer.close(session)
 
     def _clock(self) -> float:
-        return time.perf_counter() if self._meter is None else self._meter.seconds
+        if self._meter is None:
+            return time.perf_counter()
+        return self._meter.clock() if self._beside else self._meter.seconds
 
     def _proposed(self, budgets: Mapping[int, int]) -> dict[int, DraftTree]:
         found: dict[int, DraftTree] = {}
