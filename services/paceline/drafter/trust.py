@@ -33,15 +33,15 @@ LEAN_MOST = 3.0
 
 
 def _first_guess(cell: int) -> float:
-    """What a cell is taken for before anything is seen: the mean of the two, or the only one's word."""
+    """What a cell is taken for before anything is seen: most of what the two say together, or the only one's word."""
     row, column = divmod(cell, COLUMNS)
     suffix = mark_prob(row - SUFFIX_NAMED) if row >= SUFFIX_NAMED else 0.0
     model = mark_prob(column - MODEL_NAMED) if column >= MODEL_NAMED else 0.0
     if column == UNLOOKED:
         return max(LEAST, suffix)
     if row >= SUFFIX_NAMED:
-        return max(LEAST, (suffix + model) / 2)
-    return max(LEAST, model * (1.0 - 0.3 * row))  # the more the suffix proposer gives to others, the less
+        return max(LEAST, min(0.7 * (suffix + model), MOST_PROB))
+    return max(LEAST, model * (1.0 - 0.2 * row))  # the more the suffix proposer gives to others, the less
 
 
 FIRST_GUESSES = [_first_guess(cell) for cell in range(CELLS)]
