@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.drafter.known_rows import ContextHash, KnownRows
-from paceline.drafter.proposer import DraftOptions, children, known_children
+from paceline.drafter.proposer import DraftOptions, children, known_children, likeliest
 from paceline.drafter.said import Said, said_of
 from paceline.drafter.trust import SessionTrust
 from paceline.speculation.propose import NO_CANDIDATES, Candidates
@@ -110,10 +110,12 @@ class Blend:
         least = MIN_PROB if self.options.coupled else self.min_prob
         said = said_of(members.suffix(path), members.model.get(path), least)
         probs = self.trust.probs(said, len(path) + 1)
-        if not probs:
-            return _Node(NO_CANDIDATES, 0.0, said)
-        tokens: NDArray[np.int64] = np.array(said.tokens, dtype=np.int64)
-        return _Node(children(self.options, tokens, np.log(probs), position, width), max(probs), said)
+        if self.options.coupled and probs:
+            tokens: NDArray[np.int64] = np.array(said.tokens, dtype=np.int64)
+            found = children(self.options, tokens, np.log(probs), position, width)
+        else:
+            found = likeliest(zip(said.tokens, probs, strict=True), width)
+        return _Node(found, max(probs, default=0.0), said)
 
 
 def _prob(node: _Node, token: int) -> float:

@@ -17,7 +17,7 @@ import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 
 READ_AHEAD = 16  # tokens of a context the model may be behind before it reads them while nobody wants a tree
 WARM = (0.0, 0.85)  # upper ends of ranges of temperature that are learned apart; the last is open
+WARMTH = ("greedy", "cool", "warm")  # their names
 _NOTHING = Growth(DraftTree.empty())
 
 
@@ -50,7 +51,7 @@ class MemberState:
     sessions: int  # that it drafts for
     passes: int  # of its model since start
     left: Mapping[str, int]  # sessions that went on without it since start, by reason
-    trust: Sequence[TrustLine]  # how far it was right
+    trust: Sequence[tuple[str, TrustLine]]  # how far it was right, with the range of temperatures
 
 
 @dataclass(slots=True)
@@ -67,11 +68,17 @@ class _Round:
 
     budget: int
     tree: DraftTree
+    reaches: list[tuple[Path, float]]  # path and probability of each node
     paths: list[Path] = field(default_factory=list)  # looked below in the next pass; () is the context
     places: list[Place] = field(default_factory=list)  # of `paths`
     tokens: int = 0  # of the session in that pass
     passes: int = 0  # made for it
     spent_s: float = 0.0  # of them
+
+    @property
+    def expected(self) -> float:
+        """Accepted tokens that are expected of the tree."""
+        return sum(reach for _, reach in self.reaches)
 
 
 @dataclass(slots=True)
@@ -137,7 +144,7 @@ class FusedProposer:
         self._min_prob = max(MIN_PROB, min_path_prob / 2)
         self._times, self._clock = times, clock
         self._known = KnownRows(0) if known is None else known
-        self._learned = [_Learned() for _ in (*WARM, math.inf)]
+        self._learned = [_Learned() for _ in WARMTH]
         self._sessions: dict[int, _Session] = {}
         self._sampled: set[int] = set()
         self._passes = 0
@@ -225,17 +232,14 @@ class FusedProposer:
 
     def members(self) -> list[MemberState]:
         """What members are worth. May be called from any thread."""
-        lines = [line for each in list(self._learned) for line in each.trust.lines()]
+        lines = [
+            (warmth, line) for warmth, each in zip(WARMTH, self._learned, strict=True) for line in each.trust.lines()
+        ]
         following = sum(each.follows for each in list(self._sessions.values()))
+        model = MemberState("model", following + len(self._sampled), self._passes, dict(self._left), [])
+        members = [MemberState("suffix", len(self._sessions), 0, {}, []), model]
         return [
-            MemberState("suffix", len(self._sessions), 0, {}, [line for line in lines if line.member == "suffix"]),
-            MemberState(
-                "model",
-                following + len(self._sampled),
-                self._passes,
-                dict(self._left),
-                [line for line in lines if line.member == "model"],
-            ),
+            replace(member, trust=[each for each in lines if each[1].member == member.proposer]) for member in members
         ]
 
     # -- a tree -------------------------------------------------------------------------------------------------------
@@ -247,7 +251,8 @@ class FusedProposer:
     def _begin(self, want: Want) -> Growth:
         """The tree of what is known without a pass."""
         held = self._sessions[want.session]
-        held.round = _Round(want.budget, self._best(want.session, held, want.budget))
+        tree = self._best(want.session, held, want.budget)
+        held.round = _Round(want.budget, tree, list(_reaches(tree)))
         return self._grown(want.session, held, held.round)
 
     def _look(self, wants: Sequence[Want]) -> dict[int, Growth | None]:
@@ -293,9 +298,9 @@ class FusedProposer:
         members, before = self._members(session, held), begun.tree
         held.blend.forget(begun.paths)
         begun.tree = self._best(session, held, begun.budget)
+        begun.reaches = list(_reaches(begun.tree))
         if all(path in members.model for path in begun.paths):
-            value, old = (held.blend.value(tree, members, begun.budget) for tree in (begun.tree, before))
-            held.gains.learn(begun.places, value - old)
+            held.gains.learn(begun.places, begun.expected - held.blend.value(before, members, begun.budget))
         begun.passes += 1
         begun.spent_s += self._times.pass_s(begun.tokens) or 0.0
         growth = self._grown(session, held, begun)
@@ -321,7 +326,7 @@ class FusedProposer:
         if () not in members.model and not blend.is_known(()) and self._rows.may_look(session, ()):
             paths.append(())
             places.append(Place(1.0, blend.sure(())))
-        for path, reach in _reaches(begun.tree):
+        for path, reach in begun.reaches:
             inner = len(path) < self._max_depth and path[-1] not in blend.options.eos_token_ids
             if inner and path not in members.model and self._rows.may_look(session, path):
                 paths.append(path)
@@ -330,9 +335,8 @@ class FusedProposer:
         if not paths:
             return
         unread = self._rows.missing(session) - (paths[0] == ())  # the context's own row comes with its last token
-        expected = blend.value(begun.tree, members, begun.budget)
         count = worthwhile(
-            places, expected, held.gains, self._times, unread=unread, spent_s=begun.spent_s, free=held.free
+            places, begun.expected, held.gains, self._times, unread=unread, spent_s=begun.spent_s, free=held.free
         )
         if not count:
             held.gains.passed_over(places[0])

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from paceline.drafter.known_rows import ContextHash, KnownRows
 from paceline.drafter.ngrams import LONGEST, ORDERS, NGrams, context_keys, tenant_start
-from paceline.drafter.proposer import DraftOptions, Growth, Want, children, draw_tree, known_children
+from paceline.drafter.proposer import DraftOptions, Growth, Want, children, draw_tree, known_children, likeliest
 from paceline.drafter.text_store import TextStore
 from paceline.speculation.proposal_row import ProposalRow
 from paceline.speculation.propose import NO_CANDIDATES, Candidates
@@ -175,13 +175,7 @@ class SuffixProposer:
                 return NO_CANDIDATES
             log_probs = np.log([blended[token] for token in likely])
             return children(options, np.asarray(likely, dtype=np.int64), log_probs, position, width)
-        # As `children` ranks them, without arrays until the few that count are known: this is most of a tree's cost.
-        best = sorted((-prob, token) for token, prob in blended.items() if prob >= self._min_prob)[:width]
-        if not best:
-            return NO_CANDIDATES
-        return Candidates(
-            np.array([token for _, token in best], dtype=np.int32), np.array([math.log(-prob) for prob, _ in best])
-        )
+        return likeliest(((token, prob) for token, prob in blended.items() if prob >= self._min_prob), width)
 
 
 def _blended(keys: Sequence[int], sources: Sequence[tuple[NGrams, float]], vocab_size: int) -> dict[int, float]:
