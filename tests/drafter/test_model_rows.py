@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path as FilePath
 
 import numpy as np
 import pytest
