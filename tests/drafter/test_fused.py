@@ -41,7 +41,7 @@ class Given:
     round_s: float | None = None
     each_s: float | None = None
 
-    def pass_s(self, tokens: int) -> float | None:
+    def pass_s(self, tokens: int, sessions: int) -> float | None:
         return self.each_s
 
     def passed(self, tokens: int, seconds: float) -> None:

@@ -20,8 +20,8 @@ class Given:
     first_s: float | None = 0.0  # of a pass of one token
     token_s: float = 0.0  # of each further one
 
-    def pass_s(self, tokens: int) -> float | None:
-        return None if self.first_s is None else self.first_s + self.token_s * (tokens - 1)
+    def pass_s(self, tokens: int, sessions: int) -> float | None:
+        return None if self.first_s is None else self.first_s + self.token_s * (tokens * sessions - 1)
 
     def passed(self, tokens: int, seconds: float) -> None:
         raise AssertionError("nothing is measured here")
@@ -35,11 +35,12 @@ def chosen(
     times: Given,
     expected: float = 0.5,
     unread: int = 0,
+    sessions: int = 1,
     spent_s: float = 0.0,
     *,
     free: bool = False,
 ) -> int:
-    return worthwhile(places, expected, Gains(), times, unread=unread, spent_s=spent_s, free=free)
+    return worthwhile(places, expected, Gains(), times, unread=unread, sessions=sessions, spent_s=spent_s, free=free)
 
 
 def test_a_look_is_made_where_it_raises_tokens_a_second() -> None:
@@ -66,6 +67,12 @@ def test_context_that_was_not_read_counts() -> None:
     assert chosen([UNSURE], times, unread=20) == 0
 
 
+def test_sessions_that_look_together_wait_together() -> None:
+    times = Given(0.03, 0.004, 0.001)
+    assert chosen([UNSURE], times, sessions=6) == 1
+    assert chosen([UNSURE], times, sessions=9) == 0
+
+
 def test_while_the_target_is_busy_or_times_are_unknown_every_look_is_made() -> None:
     assert chosen([UNSURE, UNSURE], Given(0.03, 9.0), free=True) == 2
     assert chosen([UNSURE], Given(None, 9.0)) == 1
@@ -90,7 +97,7 @@ def test_looks_that_add_nothing_stop_and_are_tried_again_later() -> None:
     gains, times = Gains(), Given(0.03, 0.005)
     looks = [0, 0]
     for turn in range(2000):
-        made = worthwhile([UNSURE], 0.5, gains, times, unread=0, spent_s=0.0, free=False)
+        made = worthwhile([UNSURE], 0.5, gains, times, unread=0, sessions=1, spent_s=0.0, free=False)
         if made:
             looks[turn >= 200] += 1
             gains.learn([UNSURE], 0.0)
@@ -102,16 +109,16 @@ def test_looks_that_add_nothing_stop_and_are_tried_again_later() -> None:
 
 def test_measured_times_follow_the_machine_and_forget_pauses() -> None:
     times = MeasuredTimes(PassCosts({1: 0.002, 9: 0.004}))
-    assert times.pass_s(5) == pytest.approx(0.003), "the table, until a pass was seen"
+    assert times.pass_s(5, 1) == pytest.approx(0.003), "the table, until a pass was seen"
     assert times.round_s is None
     for _ in range(60):
         times.passed(5, 0.006)
         times.rounded(0.02)
-    assert times.pass_s(1) == pytest.approx(0.004), "twice the table"
+    assert times.pass_s(1, 1) == pytest.approx(0.004), "twice the table"
     assert times.round_s == pytest.approx(0.02)
     times.rounded(100.0)
     assert times.round_s < 0.03
     untimed = MeasuredTimes(PassCosts.unmeasured())
-    assert untimed.pass_s(3) is None
+    assert untimed.pass_s(3, 1) is None
     untimed.passed(3, 0.01)
-    assert untimed.pass_s(30) == 0.01
+    assert untimed.pass_s(30, 2) == 0.01

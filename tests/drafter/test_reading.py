@@ -49,12 +49,12 @@ def test_a_context_is_read_before_a_tree_is_wanted() -> None:
     try:
         engine.submit(1, [opened(1, [3] * 40, budget=0)], replies.put)
         assert [passes.get(timeout=20) for _ in range(3)] == [16, 16, 8]
+        assert replies.empty(), "no tree was wanted"
         engine.submit(1, [Advance(1, 1, 40, [], 4)], replies.put)
         (reply,) = replies.get(timeout=20)
         assert reply.tree is not None
         assert (reply.base_length, len(reply.tree)) == (40, 4)
         assert passes.get(timeout=20) <= 4, "the first pass after the reading is a level of the tree"
-        assert replies.empty()
     finally:
         engine.stop(20)
 
@@ -62,7 +62,7 @@ def test_a_context_is_read_before_a_tree_is_wanted() -> None:
 class Dear(MeasuredTimes):
     """Looks that take a thousand rounds each."""
 
-    def pass_s(self, tokens: int) -> float | None:
+    def pass_s(self, tokens: int, sessions: int) -> float | None:
         return 1.0
 
     @property

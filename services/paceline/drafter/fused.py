@@ -147,6 +147,7 @@ class FusedProposer:
         self._learned = [_Learned() for _ in WARMTH]
         self._sessions: dict[int, _Session] = {}
         self._sampled: set[int] = set()
+        self._drafting = 1  # sessions that want a tree now
         self._passes = 0
         self._left: Counter[str] = Counter()  # sessions that went on without the model, by reason
 
@@ -219,6 +220,7 @@ class FusedProposer:
         """
         found: dict[int, Growth | None] = {}
         merged = [want for want in wants if want.session not in self._sampled]
+        self._drafting = max(1, sum(want.budget > 0 for want in merged))
         texts = self._suffix.propose([Want(want.session, 0) for want in merged])
         ready = [want for want, text in zip(merged, texts, strict=True) if text is not None]
         first = [want for want in ready if not self._is_begun(want)]
@@ -302,7 +304,7 @@ class FusedProposer:
         if all(path in members.model for path in begun.paths):
             held.gains.learn(begun.places, begun.expected - held.blend.value(before, members, begun.budget))
         begun.passes += 1
-        begun.spent_s += self._times.pass_s(begun.tokens) or 0.0
+        begun.spent_s += self._times.pass_s(begun.tokens, self._drafting) or 0.0
         growth = self._grown(session, held, begun)
         return None if growth.growing and _same(growth.tree, before) else growth
 
@@ -336,7 +338,14 @@ class FusedProposer:
             return
         unread = self._rows.missing(session) - (paths[0] == ())  # the context's own row comes with its last token
         count = worthwhile(
-            places, begun.expected, held.gains, self._times, unread=unread, spent_s=begun.spent_s, free=held.free
+            places,
+            begun.expected,
+            held.gains,
+            self._times,
+            unread=unread,
+            sessions=self._drafting,
+            spent_s=begun.spent_s,
+            free=held.free,
         )
         if not count:
             held.gains.passed_over(places[0])

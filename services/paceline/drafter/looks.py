@@ -29,8 +29,8 @@ RETRY = 1 / 256  # how far a range forgets with every round that made no look, s
 class Times(Protocol):
     """Seconds that looking is weighed against."""
 
-    def pass_s(self, tokens: int) -> float | None:
-        """Of a pass of the model; None if not known yet."""
+    def pass_s(self, tokens: int, sessions: int) -> float | None:
+        """Of a pass of the model over so many tokens of each of so many sessions; None if not known yet."""
         ...
 
     def passed(self, tokens: int, seconds: float) -> None:
@@ -56,16 +56,16 @@ class MeasuredTimes:
         self._pass = _Mean()  # seconds over the table's, or seconds
         self._round = _Mean()
 
-    def pass_s(self, tokens: int) -> float | None:
-        """Of a pass of the model; None if not known yet."""
-        table = self._costs.seconds(tokens)
+    def pass_s(self, tokens: int, sessions: int) -> float | None:
+        """Of a pass of the model over so many tokens of each of so many sessions; None if not known yet."""
+        table = self._costs.seconds(self._costs.padded(tokens * sessions))
         if table is None:
             return self._pass.value
         return table * (self._pass.value or 1.0)
 
     def passed(self, tokens: int, seconds: float) -> None:
         """Takes in a pass."""
-        self._pass.add(seconds / (self._costs.seconds(tokens) or 1.0))
+        self._pass.add(seconds / (self._costs.seconds(self._costs.padded(tokens)) or 1.0))
 
     def rounded(self, seconds: float) -> None:
         """Takes in the time from a whole tree to the next word of its session."""
@@ -132,29 +132,30 @@ def worthwhile(
     times: Times,
     *,
     unread: int,
+    sessions: int,
     spent_s: float,
     free: bool,
 ) -> int:
     """How many of `places`, the best first, to look below in the next pass; 0 ends the tree.
 
     Args:
-        places: where a look can be made, every parent before its children. Only with the first of them does the pass
-            read `unread` tokens of the context.
+        places: where a look can be made, every parent before its children.
         expected: accepted tokens of the tree as it is.
         gains: what looks have added.
         times: measured seconds. While they are not known every look that adds something is made.
         unread: tokens that are run anyway if a pass is made.
+        sessions: whose trees grow now; they look in the same pass, and all wait for it.
         spent_s: seconds of the passes made for this tree so far.
         free: whether the target is busy meanwhile.
     """
     added = [gains.expected(place) for place in places]
     round_s = times.round_s
-    if free or round_s is None or times.pass_s(1) is None:
+    if free or round_s is None or times.pass_s(1, 1) is None:
         return len(places) if sum(added) > 0 else 0
     best, best_rate, gain = 0, (1 + expected) / max(round_s + spent_s, 1e-9), 0.0
     for count, each in enumerate(added, start=1):
         gain += each
-        pass_s = times.pass_s(unread + count) or math.inf
+        pass_s = times.pass_s(unread + count, sessions) or math.inf
         rate = (1 + expected + gain) / (round_s + spent_s + pass_s)
         if rate > best_rate:
             best, best_rate = count, rate

@@ -146,13 +146,16 @@ class FusedDrafter:
 
 @dataclass(frozen=True, slots=True)
 class TableTimes:
-    """What looks are weighed against, from measured tables; where a table is missing every look is made."""
+    """What looks are weighed against, from measured tables; where a table is missing every look is made.
+
+    Sessions of a study share passes so that it is done sooner, but each is drafted for as if it were alone.
+    """
 
     costs: PassCosts  # of the drafter's model
     round_s: float | None  # of the target's pass
 
-    def pass_s(self, tokens: int) -> float | None:
-        """Of a pass of the model."""
+    def pass_s(self, tokens: int, sessions: int) -> float | None:
+        """Of a pass of the model over tokens of one session."""
         return self.costs.seconds(tokens)
 
     def passed(self, tokens: int, seconds: float) -> None:
