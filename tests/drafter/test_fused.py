@@ -152,7 +152,7 @@ def test_a_tree_of_both_is_no_worse_than_that_of_either(table: NDArray[np.float6
             options=WARM,
         ),
     }
-    together = rounds(fused(ToyRunner(table)), reply, options=WARM)
+    together = rounds(fused(ToyRunner(table)), reply, options=replace(WARM, learn=True))
     assert together <= 1.05 * min(alone.values()), alone
 
 
@@ -324,6 +324,19 @@ def test_sampled_sessions_are_the_models_alone() -> None:
     assert [each.sessions for each in made.members()] == [0, 0]
     with pytest.raises(ContextTooLong):
         opened(made, [1] * 33, options=options)
+
+
+@pytest.mark.parametrize("learn", [True, False])
+def test_of_a_reply_that_is_not_learned_nothing_outlives_it(learn: bool) -> None:
+    reply = drawn(GOOD, 200, 4)
+    made = fused(ToyRunner(JUNK))
+    rounds(made, reply, options=replace(WARM, learn=learn))
+    assert bool(made.members()[0].trust) == learn
+    opened(made, [3, 4, 5, 3], options=WARM)
+    fresh = fused(ToyRunner(JUNK))
+    opened(fresh, [3, 4, 5, 3], options=WARM)
+    trees = [growths(each, Want(1, 8))[-1].tree.log_probs for each in (made, fresh)]
+    assert (trees[0].tolist() == trees[1].tolist()) != learn
 
 
 def test_both_members_are_left_when_a_session_closes() -> None:

@@ -61,6 +61,10 @@ class _Learned:
     trust: Trust = field(default_factory=Trust)
     gains: Gains = field(default_factory=Gains)
 
+    def copy(self) -> _Learned:
+        """For a session of which nothing may outlive it."""
+        return _Learned(self.trust.copy(), self.gains.copy())
+
 
 @dataclass(slots=True)
 class _Round:
@@ -159,6 +163,7 @@ class FusedProposer:
             return
         self._suffix.open(session, context, prompt_length, options)
         learned = self._learned[bisect_left(WARM, options.sampling.temperature)]
+        learned = learned if options.teaches else learned.copy()
         hashed = ContextHash(options, context)
         blend = Blend(options, SessionTrust(learned.trust), self._known, hashed, len(context), self._min_prob)
         held = self._sessions[session] = _Session(blend, learned.gains)

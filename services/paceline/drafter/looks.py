@@ -105,6 +105,12 @@ class Gains:
         self._first = [FIRST_GAIN * (1 - sure) for sure in (0.0, *SURE)]
         self._gains = list(self._first)
 
+    def copy(self) -> Gains:
+        """What is known so far, to go its own way."""
+        made = Gains()
+        made._gains = list(self._gains)
+        return made
+
     def expected(self, place: Place) -> float:
         """Tokens that looking below a place is expected to add."""
         return place.reach * self._gains[bisect_left(SURE, place.sure)]

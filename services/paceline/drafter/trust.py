@@ -61,6 +61,11 @@ class _Counts:
         if right:
             self.hits[cell] += share
 
+    def copy(self) -> _Counts:
+        made = _Counts()
+        made.seen, made.hits = list(self.seen), list(self.hits)
+        return made
+
     def rate(self, cell: int, first: float, weight: float) -> float:
         return (self.hits[cell] + weight * first) / (self.seen[cell] + weight)
 
@@ -113,6 +118,13 @@ class Trust:
         for member, top in (("suffix", said.suffix), ("model", said.model)):
             if top is not None:
                 self._sums.setdefault((member, level + 1), _Sums()).add(top, token)
+
+    def copy(self) -> Trust:
+        """What is known so far, to go its own way; its lines begin anew."""
+        made = Trust()
+        made._pool, made._levels = self._pool.copy(), [each.copy() for each in self._levels]
+        made.rates = [list(each) for each in self.rates]
+        return made
 
     def lines(self) -> list[TrustLine]:
         """What members were worth, by level. May be called from any thread."""

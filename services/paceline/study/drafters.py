@@ -81,7 +81,7 @@ class SuffixDrafter:
 
     def open(self, target: ModelRunner, kind: TreeKind) -> SessionDrafts:
         """A new one, which has learned what was served."""
-        proposer = SuffixProposer(_learned(self.served), kind.max_depth, kind.min_path_prob)
+        proposer = SuffixProposer(_Taught(self.served), kind.max_depth, kind.min_path_prob)
         return RankedDrafts(
             proposer, None, target.info.vocab_size, target.info.eos_token_ids, kind.budget, kind.strength
         )
@@ -121,10 +121,13 @@ class FusedDrafter:
     served: Sequence[Sequence[int]] = ()  # texts that the store has learned
 
     def open(self, target: ModelRunner, kind: TreeKind) -> SessionDrafts:
-        """A new one, without sessions, that weighs its passes against the target's measured ones."""
+        """A new one, without sessions, that weighs its passes against the target's measured ones.
+
+        What members are worth is learned over the sessions; their texts are not.
+        """
         meter = MeteredRunner(self.runner)
         proposer = FusedProposer(
-            SuffixProposer(_learned(self.served), kind.max_depth, kind.min_path_prob),
+            SuffixProposer(_Taught(self.served), kind.max_depth, kind.min_path_prob),
             meter,
             "",
             max_depth=kind.max_depth,
@@ -141,6 +144,7 @@ class FusedDrafter:
             kind.budget,
             kind.strength,
             beside=True,
+            teach=True,
         )
 
 
@@ -165,14 +169,18 @@ class TableTimes:
         """The table stays."""
 
 
-def _learned(served: Sequence[Sequence[int]]) -> TextStore:
-    """A store that has learned texts."""
-    store = TextStore(STORE_BYTES if served else 0)
-    for text in served:
-        store.add(list(text), 0)
-    while store.learn_part():
-        continue
-    return store
+class _Taught(TextStore):
+    """A store that has learned texts, and learns no others."""
+
+    def __init__(self, texts: Sequence[Sequence[int]]) -> None:
+        super().__init__(STORE_BYTES if texts else 0)
+        for text in texts:
+            super().add(list(text), 0)
+        while self.learn_part():
+            continue
+
+    def add(self, tokens: Sequence[int], prompt_length: int, tenant: str = "") -> None:
+        """Leaves the store as it is."""
 
 
 class DrafterBench:

@@ -63,6 +63,7 @@ class RankedDrafts:
         strength: float | None = None,
         *,
         beside: bool = False,
+        teach: bool = False,
     ) -> None:
         """Takes a proposer.
 
@@ -74,17 +75,18 @@ class RankedDrafts:
             budget: nodes of a tree.
             strength: of coupled trees; None: ranked ones.
             beside: whether its time beside the model's passes counts too; without a model it always does.
+            teach: whether later sessions profit from what earlier ones have shown.
         """
         self._proposal = Proposal.RANKED if strength is None else Proposal.COUPLED
         self._strength = 1.0 if strength is None else strength
         self._proposer, self._meter, self._budget = proposer, meter, budget
         self._vocab_size, self._eos = vocab_size, eos
-        self._beside = beside
+        self._beside, self._teach = beside, teach
         self.seconds = 0.0
 
     def open(self, session: int, prompt: Sequence[int], params: SamplingParams) -> None:
         """Starts a session and reads its prompt."""
-        options = DraftOptions(self._proposal, self._strength, params, self._eos, self._vocab_size, learn=False)
+        options = DraftOptions(self._proposal, self._strength, params, self._eos, self._vocab_size, learn=self._teach)
         self._proposer.open(session, np.asarray(prompt, dtype=np.int32), len(prompt), options)
         self._proposed({session: 0})
 
