@@ -14,10 +14,16 @@ import grpc.aio
 from paceline.v1 import inference_pb2, inference_pb2_grpc
 from paceline_client.address import DEFAULT_ADDRESS
 from paceline_client.connection import MAX_MESSAGE_BYTES, RetryPolicy, TlsOptions, open_channel
-from paceline_client.errors import ClientError, DeadlineExceeded, ServerFault, Unavailable, from_status
-from paceline_client.replies import Event, Finish, Reply, event_of
+from paceline_client.errors import (
+    ClientError,
+    DeadlineExceeded,
+    InvalidRequest,
+    ServerFault,
+    Unavailable,
+    from_status,
+)
+from paceline_client.replies import Event, Finish, Replies, Reply, event_of
 from paceline_client.request import GenerateFields, Prompt, request_of
-from paceline_client.rounds import RoundTrace
 from paceline_client.service import ModelInfo, Status, model_info_of, status_of
 
 T = TypeVar("T")
@@ -72,6 +78,8 @@ class AsyncClient:
     ) -> AsyncGenerator[Event, None]:
         """The reply as it comes: Deltas, then exactly one Finish. Leaving the loop and closing it ends the call.
 
+        With n above 1 the replies come side by side, each event with its reply's index, and one Finish for each.
+
         Args:
             prompt: a string (raw text), a Chat or Tokens.
             timeout_s: seconds for the whole reply; the server stops then too. None: no limit.
@@ -98,18 +106,19 @@ class AsyncClient:
     async def complete(
         self, prompt: Prompt, *, timeout_s: float | None = None, **fields: Unpack[GenerateFields]
     ) -> Reply:
-        """The whole reply at once; arguments and errors as of `generate`."""
-        text: list[str] = []
-        token_ids: list[int] = []
-        rounds: list[RoundTrace] = []
+        """The whole reply at once; arguments and errors as of `generate`, but for n: `complete_all` gives several."""
+        if fields.get("n") not in (None, 1):
+            raise InvalidRequest(f"n: got {fields['n']!r:.80}, allowed: 1 or absent. Use complete_all for several.")
+        return (await self.complete_all(prompt, timeout_s=timeout_s, **fields))[0]
+
+    async def complete_all(
+        self, prompt: Prompt, *, timeout_s: float | None = None, **fields: Unpack[GenerateFields]
+    ) -> tuple[Reply, ...]:
+        """All n whole replies at once, by index; arguments and errors as of `generate`."""
+        growing = Replies()
         async with aclosing(self.generate(prompt, timeout_s=timeout_s, **fields)) as events:
-            async for event in events:
-                if isinstance(event, Finish):
-                    return Reply("".join(text), tuple(token_ids), event, tuple(rounds))
-                text.append(event.text)
-                token_ids.extend(event.token_ids)
-                rounds.extend(event.rounds)
-        raise ServerFault("the reply ended without a finish")
+            whole = [reply async for event in events if (reply := growing.add(event)) is not None]
+        return tuple(sorted(whole, key=lambda reply: reply.finish.index))
 
     async def get_model_info(self, *, timeout_s: float | None = 10.0) -> ModelInfo:
         """The served model, its limits and defaults."""
@@ -145,19 +154,19 @@ class AsyncClient:
     ) -> AsyncGenerator[Event, None]:
         """One try of a reply."""
         call = self._stub().Generate(request, **self._options(timeout_s))
-        delivered = finished = False
+        delivered, unfinished = False, request.n if request.HasField("n") else 1
         try:
             while (response := await call.read()) is not grpc.aio.EOF:
                 event = event_of(response)
                 if event is not None:
                     delivered = True
-                    finished = isinstance(event, Finish)
+                    unfinished -= isinstance(event, Finish)
                     yield event
         except grpc.aio.AioRpcError as error:
             raise self._readable(error, delivered) from None
         finally:
             call.cancel()  # frees the server's session if the caller left early; an ended call does not mind
-        if not finished:
+        if unfinished:
             raise ServerFault("the reply ended without a finish")
 
     async def _unary(

@@ -18,13 +18,14 @@ class Delta:
     token_ids: tuple[int, ...]  # may run ahead of the text while a character or a stop string is incomplete
     text: str
     rounds: tuple[RoundTrace, ...] = ()  # that gave these tokens; only with trace=True
+    index: int = 0  # of the reply it belongs to, 0 to n - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts."""
+    """Token counts of one reply."""
 
-    prompt_tokens: int  # after the chat template
+    prompt_tokens: int  # after the chat template; the same for all replies of a request, and once in a sum
     completion_tokens: int
 
 
@@ -64,8 +65,9 @@ class Finish:
     usage: Usage
     speculation: Speculation
     timings: Timings
-    seed: int  # repeats the reply
+    seed: int  # repeats the reply, and all others of its request
     model: str
+    index: int = 0  # of the reply, 0 to n - 1
 
 
 Event = Delta | Finish
@@ -81,12 +83,33 @@ class Reply:
     rounds: tuple[RoundTrace, ...] = ()  # only with trace=True
 
 
+class Replies:
+    """Puts together the replies of one stream."""
+
+    def __init__(self) -> None:
+        self._deltas: dict[int, list[Delta]] = {}  # by index
+
+    def add(self, event: Event) -> Reply | None:
+        """Takes the next event; the whole reply where it is one's end."""
+        deltas = self._deltas.setdefault(event.index, [])
+        if isinstance(event, Delta):
+            deltas.append(event)
+            return None
+        return Reply(
+            "".join(delta.text for delta in deltas),
+            tuple(token for delta in deltas for token in delta.token_ids),
+            event,
+            tuple(trace for delta in deltas for trace in delta.rounds),
+        )
+
+
 def event_of(response: inference_pb2.GenerateResponse) -> Event | None:
     """A message of the stream as a value; None for kinds that this client does not know."""
     kind = response.WhichOneof("event")
     if kind == "delta":
         delta = response.delta
-        return Delta(tuple(delta.token_ids), delta.text, tuple(round_of(trace) for trace in delta.rounds))
+        rounds = tuple(round_of(trace) for trace in delta.rounds)
+        return Delta(tuple(delta.token_ids), delta.text, rounds, delta.index)
     return finish_of(response.finish) if kind == "finish" else None
 
 
@@ -106,6 +129,7 @@ def finish_of(finish: inference_pb2.Finish) -> Finish:
         timings=Timings(finish.timings.ttft_s, finish.timings.total_s),
         seed=finish.seed,
         model=finish.model,
+        index=finish.index,
     )
 
 

@@ -48,11 +48,12 @@ Prompt = str | Chat | Tokens  # a plain string is tokenised as it is, without a 
 class GenerateFields(TypedDict, total=False):
     """Keyword arguments of `generate`. An absent one takes the server's default, which `get_model_info` reports."""
 
-    max_tokens: int | None  # 1 to the context length; absent: up to the context limit
+    n: int | None  # replies, 1 to the server's limit; not with `complete`, which gives one
+    max_tokens: int | None  # of each reply, 1 to the context length; absent: up to the context limit
     temperature: float | None  # 0 (greedy) to 1e6
     top_k: int | None  # 0 keeps all
     top_p: float | None  # 0 (the argmax) to 1 (all)
-    seed: int | None  # 0 to 2**64 - 1; absent: the server draws one and reports it in Finish
+    seed: int | None  # 0 to 2**64 - 1, of all replies; absent: the server draws one and reports it in Finish
     stop: Sequence[str]  # strings that end the reply, which ends right before them
     ignore_eos: bool | None
     draft: bool | None  # False decodes plainly
@@ -70,7 +71,7 @@ class GenerateFields(TypedDict, total=False):
 
 _SAMPLING = frozenset(("temperature", "top_k", "top_p", "seed"))
 _SPECULATION = frozenset(("draft", "budget", "strength", "learn"))
-_PLAIN = frozenset(("max_tokens", "ignore_eos", "model", "trace"))
+_PLAIN = frozenset(("n", "max_tokens", "ignore_eos", "model", "trace"))
 _NUCLEUS = {
     "mass": "0 (the exact rule) to 1",
     "temperature": "0.01 to 1e6",

@@ -32,6 +32,7 @@ class ModelInfo:
     wait: str = ""
     draft_deadline_ms: int = 0  # 0 if the server names none
     learn: bool = False  # whether drafters learn from replies where a request does not say
+    max_choices: int = 0  # most replies a request may ask for; 0 if the server does not say, and gives one
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ class TargetState:
     row_cache_hits: int = 0
     relaxed: int = 0  # tokens kept by the nucleus rule alone
     strengths: tuple[StrengthState, ...] = ()
+    shared_prompt_tokens: int = 0  # whose KV was copied from a session with the same prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,7 @@ def model_info_of(info: inference_pb2.GetModelInfoResponse) -> ModelInfo:
         wait=_word("wait", info.default_wait),
         draft_deadline_ms=info.default_deadline_ms,
         learn=info.default_learn,
+        max_choices=info.max_choices,
     )
 
 
@@ -162,6 +165,7 @@ def status_of(status: inference_pb2.GetStatusResponse) -> Status:
                 selection_reason=target.selection_reason,
                 row_cache_hits=target.row_cache_hits,
                 relaxed=target.relaxed,
+                shared_prompt_tokens=target.shared_prompt_tokens,
                 strengths=tuple(
                     StrengthState(
                         each.proposer,

@@ -94,12 +94,18 @@ class Client:
         self._loop.close()
 
     def generate(self, prompt: Prompt, *, timeout_s: float | None = None, **fields: Unpack[GenerateFields]) -> Stream:
-        """The reply as it comes: Deltas, then one Finish. Arguments and errors as of AsyncClient.generate."""
+        """The reply as it comes: Deltas, then one Finish; n replies side by side. As AsyncClient.generate."""
         return Stream(self._client.generate(prompt, timeout_s=timeout_s, **fields), self._run)
 
     def complete(self, prompt: Prompt, *, timeout_s: float | None = None, **fields: Unpack[GenerateFields]) -> Reply:
         """The whole reply at once."""
         return self._run(self._client.complete(prompt, timeout_s=timeout_s, **fields))
+
+    def complete_all(
+        self, prompt: Prompt, *, timeout_s: float | None = None, **fields: Unpack[GenerateFields]
+    ) -> tuple[Reply, ...]:
+        """All n whole replies at once, by index."""
+        return self._run(self._client.complete_all(prompt, timeout_s=timeout_s, **fields))
 
     def get_model_info(self, *, timeout_s: float | None = 10.0) -> ModelInfo:
         """The served model, its limits and defaults."""

@@ -60,6 +60,11 @@ def test_flags_win_over_the_file(local: str, tmp_path: Path) -> None:
     both = options("--config", path, "--dtype", "bfloat16", "--drafter", "owner/small").app
     assert both.drafter is not None
     assert both.drafter.settings.dtype == both.target.settings.dtype == "bfloat16"
+    apart = options("--dtype", "float32", "--drafter-dtype", "bfloat16", "--drafter", "owner/small").app
+    assert apart.drafter is not None
+    assert (apart.target.settings.dtype, apart.drafter.settings.dtype) == ("float32", "bfloat16")
+    with pytest.raises(InvalidField, match="--drafter-dtype"):
+        options("--drafter-dtype", "bfloat16")
 
 
 def test_drafter_flag() -> None:

@@ -266,7 +266,7 @@ async def test_status_for_people_and_for_scripts() -> None:
     assert table.out.splitlines() == [
         "model     fake, float32 on cpu, 257 tokens, context 4096",
         "defaults  temperature 0, top-k 0, top-p 1, budget 8 of at most 64",
-        "gateway   version 0.0.0, 0 requests in flight",
+        "gateway   version 0.0.0, 0 replies in flight",
         f"target    {address}, 0 active, 0 queued, KV pages 0 of 10",
         "          0 passes, 0 tokens, 4 of 8 drafted accepted (50%)",
         "          drafter link ready 127.0.0.1:1, fallbacks: late 2",

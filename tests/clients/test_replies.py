@@ -80,6 +80,13 @@ def test_a_delta_brings_its_rounds() -> None:
     assert event_of(inference_pb2.GenerateResponse(delta=inference_pb2.Delta(text="a"))) == Delta((), "a", ())
 
 
+def test_what_belongs_to_one_of_several_replies_says_so() -> None:
+    delta = inference_pb2.Delta(token_ids=[5], text="a", index=3)
+    assert event_of(inference_pb2.GenerateResponse(delta=delta)) == Delta((5,), "a", (), 3)
+    assert finish_of(inference_pb2.Finish(reason=common_pb2.FINISH_REASON_STOP, index=2)).index == 2
+    assert finish_of(inference_pb2.Finish(reason=common_pb2.FINISH_REASON_STOP)).index == 0
+
+
 def test_the_end_brings_every_statistic() -> None:
     stats = common_pb2.SpeculationStats(
         rounds=1,

@@ -99,6 +99,7 @@ async def test_one_request_serves_trees_trace_and_json(tmp_path: Path) -> None:
     first, second, end = (json.loads(line) for line in path.read_text().splitlines())
     assert first == {
         "type": "round",
+        "choice": 0,
         "position": 12,
         "emitted": list(b"Hi "),
         "emitted_texts": ["H", "i", " "],
@@ -118,9 +119,13 @@ async def test_one_request_serves_trees_trace_and_json(tmp_path: Path) -> None:
         "pass_tokens": 4,
         "deviation_spent": 0.25,
     }
-    assert set(first) - {"type"} == {field.name for field in common_pb2.RoundTrace.DESCRIPTOR.fields}
+    assert set(first) - {"type", "choice"} == {field.name for field in common_pb2.RoundTrace.DESCRIPTOR.fields}
     assert (second["fallback"], second["draft_ms"]) == ("late", None)
-    assert end == {"type": "finish", **{name: reply[name] for name in reply if name not in ("text", "token_ids")}}
+    assert end == {
+        "type": "finish",
+        "choice": 0,
+        **{name: reply[name] for name in reply if name not in ("text", "token_ids")},
+    }
     assert end["speculation"]["selections"] == {"rerank": 1, "draft": 1}
 
 
@@ -210,6 +215,7 @@ def test_status_shows_what_selection_did_where_there_is_something() -> None:
         selections={"rerank": 2, "draft": 5},
         selection_reason="rows\nare free",
         row_cache_hits=3,
+        shared_prompt_tokens=5,
         relaxed=4,
     )
     lines = table(model_info_of(info), status_of(inference_pb2.GetStatusResponse(targets=[target])))
@@ -220,9 +226,10 @@ def test_status_shows_what_selection_did_where_there_is_something() -> None:
         "          drafter link absent, fallbacks: none",
         "          rounds by rule: draft 5, rerank 2",
         "          auto: rows are free",
-        "          3 rows from the cache, 4 tokens relaxed",
+        "          3 rows from the cache, 5 prompt tokens shared, 4 tokens relaxed",
     ]
     target.ClearField("row_cache_hits")
+    target.ClearField("shared_prompt_tokens")
     lines = table(model_info_of(model()), status_of(inference_pb2.GetStatusResponse(targets=[target])))
     assert lines[8] == "          4 tokens relaxed"
     assert lines[1].endswith("budget 8 of at most 64")

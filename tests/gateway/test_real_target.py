@@ -3,83 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import aclosing
 from typing import Any
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from gateway.rig import Directory, Served, serve, until, within
-from paceline.gateway.directory import TargetLease
-from paceline.runtime.plan import PassPlan
-from paceline.runtime.toy import ToyRunner
+from gateway.real_stack import VOCAB, counting, stack, table
+from gateway.rig import until, within
 from paceline.runtime.toy_tokenizer import ToyTokenizer
-from paceline.target.config import TargetConfig
-from paceline.target.server import TargetServer
+from paceline.target.request import SessionRequest
+from paceline.target.session import Sink
 from paceline.v1 import inference_pb2
 from paceline_client import DeadlineExceeded, Delta, Reply, Tokens
-
-VOCAB = 16
-
-
-def table(seed: int = 3) -> NDArray[np.float64]:
-    """[vocab, vocab] next-token probabilities without zeros."""
-    weights = np.exp(3 * np.random.default_rng(seed).random((VOCAB, VOCAB)))
-    return weights / weights.sum(axis=1, keepdims=True)
-
-
-def counting() -> NDArray[np.float64]:
-    """After token t comes t + 1, and 0 after the last."""
-    return np.roll(np.eye(VOCAB), 1, axis=1)
-
-
-@dataclass
-class Stack:
-    """A gateway and its real targets."""
-
-    served: Served
-    targets: list[TargetServer]
-    runners: list[ToyRunner]
-    leases: list[TargetLease]
-
-    async def idle(self) -> None:
-        """Returns once no session and no KV page is held."""
-        await until(
-            lambda: all(
-                target.engine.status().active + target.engine.status().queued == 0 and runner.kv.pages_used == 0
-                for target, runner in zip(self.targets, self.runners, strict=True)
-            )
-        )
-        for runner in self.runners:
-            runner.kv.check_integrity()
-
-
-@asynccontextmanager
-async def stack(
-    probabilities: NDArray[np.float64],
-    *,
-    replicas: int = 1,
-    eos: frozenset[int] = frozenset(),
-    tokenizer: Any = None,
-    before: Callable[[PassPlan], None] = lambda _: None,
-    context_length: int = 4096,
-    **config: Any,
-) -> AsyncIterator[Stack]:
-    tokenizer = tokenizer or ToyTokenizer.numbered(VOCAB, eos)
-    targets, runners, leases = [], [], []
-    async with AsyncExitStack() as life:
-        for _ in range(replicas):
-            runner = ToyRunner(probabilities, eos=eos, context_length=context_length, before_execute=before)
-            target = TargetServer(TargetConfig(**{"kv_tokens": 65536, **config}), None, runner, tokenizer)
-            life.push_async_callback(target.stop, 0)
-            leases.append(TargetLease(await target.start(), target.incarnation))
-            targets.append(target)
-            runners.append(runner)
-        served = await life.enter_async_context(serve(Directory(list(leases)), tokenizer))
-        yield Stack(served, targets, runners, leases)
 
 
 async def test_a_sampled_reply_moved_to_another_target_has_the_same_tokens() -> None:
@@ -135,6 +71,24 @@ async def test_a_deadline_stops_the_work() -> None:
         with pytest.raises(DeadlineExceeded):
             await within(running.served.client.complete(Tokens([1]), timeout_s=0.3))
         await running.idle()
+
+
+async def test_a_wait_for_trees_is_the_requests_own_only_where_it_names_one() -> None:
+    """Others wait as long as the replica does, and no longer than the sessions beside them."""
+    async with stack(table(), draft_deadline_ms=40) as running:
+        engine = running.targets[0].engine
+        wishes: list[tuple[bool, float | None]] = []
+        submit = engine.submit
+
+        def spy(request: SessionRequest, sink: Sink) -> int:
+            wishes.append((request.wish.own_deadline, request.wish.deadline_s))
+            return submit(request, sink)
+
+        engine.submit = spy  # type: ignore[method-assign]
+        named: list[dict[str, Any]] = [{}, {"draft_deadline_ms": 40}, {"wait": "tree"}]
+        for fields in named:
+            await within(running.served.client.complete(Tokens([1]), max_tokens=2, **fields))
+    assert wishes == [(False, None), (True, 0.04), (True, None)]
 
 
 class CountingTokenizer(ToyTokenizer):

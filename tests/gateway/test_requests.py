@@ -95,7 +95,9 @@ WRONG: dict[str, tuple[Request, str, str]] = {
         "nan",
     ),
     "deadline": (ask(deadline_ms=0), "deadline_ms", "1 to 4294967295"),
-    "n 0": (ask(n=0), "n", "1"),
+    "n 0": (ask(n=0), "n", "1 to 16 (max_choices)"),
+    "n below 0": (ask(n=-1), "n", "1 to 16 (max_choices)"),
+    "n": (ask(n=17), "n", "1 to 16 (max_choices)"),
 }
 
 
@@ -111,7 +113,6 @@ def test_a_wrong_field_is_named_with_its_range(name: str) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("n", 2),
         ("min_p", 0.5),
         ("min_p", 0.0),
         ("frequency_penalty", 0.5),
@@ -196,6 +197,10 @@ def test_extreme_values_in_range_reach_the_target_unchanged(temperature: float, 
 def test_max_tokens_is_cut_to_the_room_beside_the_prompt() -> None:
     assert resolved(ask(max_tokens=64), prompt=60).decode.max_tokens == 4
     assert resolved(ask(max_tokens=3), prompt=60).decode.max_tokens == 3
+
+
+def test_replies_are_one_unless_asked_for() -> None:
+    assert (resolved(ask()).choices, resolved(ask(n=1)).choices, resolved(ask(n=16)).choices) == (1, 1, 16)
 
 
 def test_drafts_switched_off_ask_for_none() -> None:

@@ -12,6 +12,7 @@ import pytest
 from paceline.drafter.config import DrafterConfig
 from paceline.drafter.model import ModelProposer
 from paceline.drafter.server import DrafterServer
+from paceline.runtime.drafter_runner import load_drafter_model
 from paceline.runtime.models import ModelSpec
 from paceline.runtime.runner import ModelRunner
 from paceline.runtime.toy import ToyRunner
@@ -21,6 +22,8 @@ from paceline.v1 import common_pb2
 from support.tiny import tiny_model
 from target.rig import plain, random_table, request, sampled
 from target.wire import Directory, Served, collect, message, target, until
+from train.corpora import TOKENS, taught
+from train.runs import train
 
 VOCAB = 64
 SURE = common_pb2.SamplingParams(temperature=1e-4, top_k=0, top_p=1.0, seed=1)  # one likely path, and drafted as such
@@ -94,6 +97,27 @@ async def test_vocabularies_padded_to_other_sizes(target_padded: int, drafter_pa
     assert max(tokens) < 500
     assert finish.speculation.drafted > 0
     assert not finish.speculation.fallbacks
+
+
+async def test_a_distilled_drafter_with_a_trimmed_head(tmp_path: Path) -> None:
+    """Case H1 with a head of 64 of the target's 320 ids, 20 of them padding: plain decoding's tokens, some drafted."""
+    given = taught(tmp_path, sequences=48)
+    assert train(given, tmp_path / "drafter", vocab=64) is not None
+    runner = load_runner(ModelSpec(str(given.target)), 1024, vocab_size=TOKENS, measure_s=0.0)
+    spec = ModelSpec(str(tmp_path / "drafter"))
+    drafts = load_drafter_model(spec, 1024, str(given.target), Path, measure_s=0.0).runner
+    async with services(runner, drafts, cost_aware=False) as served:
+        for temperature in (0.0, 1.0):
+            params = common_pb2.SamplingParams(temperature=temperature, top_k=0, top_p=1.0, seed=3)
+            accepted = 0
+            for prompt in ([7, 3, 250], [299, 12, 64, 1, 100]):
+                expected = plain(runner, request(prompt, 60, sampling=sampled(temperature, 3)))
+                tokens, finish = await collect(served.stub.Decode(message(prompt, 60, budget=8, sampling=params)))
+                assert tokens == expected
+                assert max(tokens) < TOKENS
+                assert not finish.speculation.fallbacks
+                accepted += finish.speculation.accepted
+            assert accepted > 0
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

@@ -151,6 +151,52 @@ def test_a_reservation_does_not_pay_for_a_copy() -> None:
     assert committed(kv, storage, second) == [0, 1, 2, 3, 4, 5, 60]
 
 
+def test_a_copied_prefix_stands_in_the_copys_own_run() -> None:
+    kv, storage = cache()
+    first = kv.open()
+    write(kv, storage, first, list(range(10)))
+    kv.keep(first, range(10))
+    second = kv.open(reserve_tokens=12)
+    used = kv.pages_used
+    kv.copy_prefix(first, second, 7)
+    assert kv.pages_used == used, "it had reserved them, and keeps them"
+    assert kv.run(second).start is not None, "one interval, so that attention sees it without a copy"
+    write(kv, storage, second, [70, 80])
+    kv.keep(second, range(2))
+    kv.check_integrity()
+    kv.release(first)
+    assert committed(kv, storage, second) == [*range(7), 70, 80]
+
+
+def test_a_prefix_is_copied_past_pages_that_others_share() -> None:
+    kv, storage = cache()
+    first, other = kv.open(), kv.open()
+    write(kv, storage, first, list(range(8)))
+    kv.keep(first, range(8))
+    write(kv, storage, other, list(range(50, 58)))
+    kv.keep(other, range(8))
+    copy = kv.fork(other)
+    kv.truncate(copy, 0)
+    kv.copy_prefix(first, copy, 6)
+    kv.check_integrity()
+    assert committed(kv, storage, copy) == list(range(6))
+    assert committed(kv, storage, other) == list(range(50, 58))
+
+
+def test_a_prefix_that_is_not_there_is_refused() -> None:
+    kv, storage = cache(pages=3)
+    first, second = kv.open(), kv.open()
+    write(kv, storage, first, list(range(8)))
+    kv.keep(first, range(8))
+    with pytest.raises(ValueError, match="tokens 9, allowed: 0 to 8"):
+        kv.copy_prefix(first, second, 9)
+    with pytest.raises(ValueError, match="has 8 tokens, allowed: none"):
+        kv.copy_prefix(second, first, 0)
+    with pytest.raises(OutOfPages):
+        kv.copy_prefix(first, second, 8)
+    assert (kv.length(second), kv.pages_used) == (0, 2)
+
+
 def test_ids_are_never_used_again() -> None:
     kv, _ = cache()
     seen = set()
@@ -178,7 +224,7 @@ def test_random_use_keeps_every_sequence_whole(seed: int) -> None:
     expected: dict[int, list[int]] = {}
     value = 0
     for _ in range(400):
-        action = random.integers(6)
+        action = random.integers(7)
         try:
             if action == 0 or not expected:
                 expected[kv.open(reserve_tokens=int(random.integers(0, 20)))] = []
@@ -194,6 +240,11 @@ def test_random_use_keeps_every_sequence_whole(seed: int) -> None:
                     expected[sequence] += [values[node] for node in path]
                 elif action == 4:
                     expected[kv.fork(sequence, int(random.integers(0, 30)))] = list(expected[sequence])
+                elif action == 5:
+                    copy, length = kv.open(), int(random.integers(0, len(expected[sequence]) + 1))
+                    expected[copy] = []
+                    kv.copy_prefix(sequence, copy, length)
+                    expected[copy] = expected[sequence][:length]
                 elif random.random() < 0.5:
                     length = int(random.integers(0, len(expected[sequence]) + 1))
                     kv.truncate(sequence, length)

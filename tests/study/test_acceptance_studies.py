@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import InvalidField
+from paceline.prompt_file import Prompt
 from paceline.study import cli
 from paceline.study.acceptance_cli import run_nucleus, run_selection
 from paceline.study.deviation import DeviationSettings
 from paceline.study.nucleus import NucleusSettings
-from paceline.study.prompts import Prompt
 from paceline.study.report import Report
 from paceline.study.selection import SelectionSettings
 from paceline.study.study_nucleus import study_nucleus

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import InvalidField
+from paceline.prompt_file import Prompt, chat_tokens, load_prompts
 from paceline.runtime.store import default_store
 from paceline.runtime.tokenizer import load_tokenizer
 from paceline.study.equality import EqualitySettings, study_equality
 from paceline.study.overhead import study_overhead
 from paceline.study.passes import PassSettings, study_passes
-from paceline.study.prompts import Prompt, chat_tokens, load_prompts
 from paceline.study.ratios import interleaved, interleaved_async, percentiles, ratio_of
 from paceline.study.report import Report
 

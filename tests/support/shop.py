@@ -58,7 +58,8 @@ class Shop:
 
     def store(self, home: Path, *, free: int = 10**12, **changes: object) -> ModelStore:
         """A store that buys here."""
-        return ModelStore(home, {"tiny": self.model(**changes)}, self.download, self.convert, free_bytes=lambda _: free)
+        known = {"tiny": self.model(**changes)}
+        return ModelStore(home, known, self.download, self.convert, free_bytes=lambda _: free, shipped={})
 
 
 _METADATA = b"""Metadata-Version: 2.1

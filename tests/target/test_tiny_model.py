@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,7 @@ from paceline.speculation.tree import DraftTree
 from paceline.target.request import SessionRequest
 from support.tiny import tiny_model
 from target import drafters
-from target.rig import plain, request, running, sampled
+from target.rig import PATIENCE_S, plain, request, running, sampled
 
 VOCAB = 64
 COUNT = 24
@@ -80,6 +82,36 @@ def test_company_changes_nothing(runner: TransformersRunner) -> None:
         for sink in sinks:
             sink.wait()
     assert [sink.all_tokens for sink in sinks] == alone
+
+
+@pytest.mark.parametrize("length", [2, 16, 17, 40])
+@pytest.mark.parametrize("row_cache_mb", [0.0, 32.0])
+def test_replies_to_one_prompt_are_what_each_is_alone(
+    runner: TransformersRunner, length: int, row_cache_mb: float
+) -> None:
+    """KV that is copied from the one that reads is what each would have computed."""
+    prompt = np.random.default_rng(length).integers(0, VOCAB, length).tolist()
+    params = [replace(sampled(0.9, 5), choice=choice) for choice in range(4)]
+    wanted: list[SessionRequest] = [request(prompt, COUNT, sampling=each) for each in params]
+    alone = [plain(runner, each) for each in wanted]
+    assert len({tuple(tokens) for tokens in alone}) == 4
+    known = {(*prompt, *tokens[:4]): tokens for tokens in alone}
+    submitted = threading.Event()
+
+    def propose(context: list[int], budget: int) -> DraftTree:
+        assert submitted.wait(PATIENCE_S), "the first to be drafted for has read the prompt, and stays"
+        reply = known.get(tuple(context[: length + 4]), alone[0])
+        ahead = reply[len(context) - length :][: 1 + len(context) % 3]
+        return DraftTree.build(ahead, list(range(-1, len(ahead) - 1)))
+
+    with running(runner, propose, prefill_chunk=16, step_tokens=48, row_cache_mb=row_cache_mb) as rig:
+        sinks = [rig.submit(each)[1] for each in wanted]
+        submitted.set()
+        hits = [sink.wait().stats.row_hits for sink in sinks]
+        shared = rig.engine.status().totals.shared_prompt_tokens
+    assert [sink.all_tokens for sink in sinks] == alone
+    assert sum(hits) == (3 if row_cache_mb else 0)
+    assert shared == 3 * (length if row_cache_mb else length - 1)
 
 
 def test_prompts_around_the_context_limit(folder: Path) -> None:

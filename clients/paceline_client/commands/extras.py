@@ -22,6 +22,7 @@ EXTRAS = {
     "serve": Extra("paceline.cli.serve", "serve", "run the server here"),
     "demo": Extra("paceline.cli.demo", "serve", "start everything, answer a prompt, compare with plain decoding"),
     "models": Extra("paceline.cli.models", "serve", "list and fetch models"),
+    "train": Extra("paceline.train.cli", "serve,study", "make a drafter for a model"),
     "study": Extra("paceline.study.cli", "serve,study", "run experiments and benchmarks"),
 }
 

@@ -38,7 +38,7 @@ def table(info: ModelInfo, status: Status) -> list[str]:
     rows = [
         ("model", f"{info.model}, {info.dtype} on {info.device}, {size}"),
         ("defaults", f"{sampling}, budget {info.budget} of at most {info.max_budget}{_modes(info)}"),
-        ("gateway", f"version {info.version}, {status.gateway_requests} requests in flight"),
+        ("gateway", f"version {info.version}, {status.gateway_requests} replies in flight"),
     ]
     for target in status.targets:
         rows += _target_rows(target)
@@ -73,7 +73,11 @@ def _target_rows(target: TargetState) -> list[tuple[str, str]]:
         rows.append(("", f"rounds by rule: {counts(target.selections)}"))
     if target.selection_reason:
         rows.append(("", f"auto: {' '.join(target.selection_reason.split())}"))
-    kept = [(target.row_cache_hits, "rows from the cache"), (target.relaxed, "tokens relaxed")]
+    kept = [
+        (target.row_cache_hits, "rows from the cache"),
+        (target.shared_prompt_tokens, "prompt tokens shared"),
+        (target.relaxed, "tokens relaxed"),
+    ]
     if any(n for n, _ in kept):
         rows.append(("", ", ".join(f"{n} {what}" for n, what in kept if n)))
     learned = [_strength(each) for each in target.strengths if each.in_force]

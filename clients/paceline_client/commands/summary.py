@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paceline_client.replies import Finish, Reply, Speculation
@@ -73,6 +73,22 @@ def counts(by_name: Mapping[str, int]) -> str:
 def reply_json(reply: Reply) -> dict[str, Any]:
     """The object that `--json` prints."""
     return {"text": reply.text, "token_ids": list(reply.token_ids), **finish_json(reply.finish)}
+
+
+def replies_json(replies: Sequence[Reply]) -> dict[str, Any]:
+    """The object that `--json` prints of several replies to one prompt. `usage` is theirs together."""
+    shared, choices = ("usage", "seed", "model"), []
+    for reply in replies:
+        own = {name: value for name, value in reply_json(reply).items() if name not in shared}
+        choices.append({"index": reply.finish.index, **own})
+    first = replies[0].finish
+    completion_tokens = sum(reply.finish.usage.completion_tokens for reply in replies)
+    return {
+        "choices": choices,
+        "usage": {"prompt_tokens": first.usage.prompt_tokens, "completion_tokens": completion_tokens},
+        "seed": first.seed,
+        "model": first.model,
+    }
 
 
 def finish_json(finish: Finish) -> dict[str, Any]:

@@ -1,10 +1,9 @@
-"""A file of rounds: one JSON object a line, the last one the reply's end."""
+"""A file of rounds: one JSON object a line, the last one of each reply its end."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -12,8 +11,7 @@ from typing import Any, Self
 
 from paceline_client.commands.summary import finish_json
 from paceline_client.errors import ClientError
-from paceline_client.replies import Finish
-from paceline_client.rounds import RoundTrace
+from paceline_client.replies import Delta, Event
 
 
 class TraceFile:
@@ -39,14 +37,13 @@ class TraceFile:
             if error is None:
                 raise self._fault(fault) from None
 
-    def write(self, rounds: Sequence[RoundTrace]) -> None:
-        """Adds a line for each round."""
-        for trace in rounds:
-            self._line({"type": "round", **asdict(trace)})
-
-    def end(self, finish: Finish) -> None:
-        """Adds the last line."""
-        self._line({"type": "finish", **finish_json(finish)})
+    def write(self, event: Event) -> None:
+        """Adds a line for each round of a Delta, or the last one of a reply. `choice` is the reply's index."""
+        if isinstance(event, Delta):
+            for trace in event.rounds:
+                self._line({"type": "round", "choice": event.index, **asdict(trace)})
+        else:
+            self._line({"type": "finish", "choice": event.index, **finish_json(event)})
 
     def _line(self, content: dict[str, Any]) -> None:
         try:

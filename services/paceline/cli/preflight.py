@@ -10,14 +10,14 @@ from collections.abc import Callable
 
 from paceline.app_config import AppConfig, ReplicaSettings
 from paceline.cli.local_cluster import NodePlan
-from paceline.errors import TokenizerMismatch, Unavailable
+from paceline.errors import Unavailable
 from paceline.placement import Node, Shortfall, shortfalls
 
 
 def check_models(app: AppConfig) -> None:
-    """Every model is here and can be served, and drafter and target share a tokenizer.
+    """Every model is here and can be served, drafter and target share a tokenizer, and a distilled drafter is for it.
 
-    Raises ModelNotFound, ModelUnsupported, ModelDamaged, or TokenizerMismatch with the first difference.
+    Raises ModelNotFound, ModelUnsupported, ModelDamaged, TokenizerMismatch with the first difference, or InvalidField.
     """
     from paceline.runtime.store import default_store
 
@@ -26,14 +26,15 @@ def check_models(app: AppConfig) -> None:
     if app.drafter is not None and app.drafter.settings.has_model:
         drafter = app.drafter.settings.model
     store = default_store()
-    paths = {name: store.resolve(name) for name in (target, drafter) if name is not None}
-    if drafter is None or drafter == target:
+    store.resolve(target)
+    if drafter is None:
         return
-    from paceline.runtime.tokenizer import first_difference, load_tokenizer
+    folder = store.resolve(drafter)
+    if drafter == target:
+        return
+    from paceline.runtime.drafter_fit import fit_drafter
 
-    difference = first_difference(load_tokenizer(paths[target]), load_tokenizer(paths[drafter]))
-    if difference is not None:
-        raise TokenizerMismatch(f"drafter {drafter} and target {target} do not share a tokenizer: {difference}")
+    fit_drafter(folder, f"drafter {drafter}", target, store.resolve)
 
 
 def check_placement(app: AppConfig, say: Callable[[str], None]) -> None:

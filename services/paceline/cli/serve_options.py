@@ -58,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help='"suffix", MODEL (a name, a folder or a Hugging Face id), "fused:MODEL" for one tree from both, or "none"',
     )
     parser.add_argument("--dtype", metavar="FORMAT", help="auto, float32 or bfloat16; of target and drafter")
+    parser.add_argument("--drafter-dtype", metavar="FORMAT", help="of the drafter model alone")
     parser.add_argument("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:N; of target and drafter")
     parser.add_argument(
         "--ray-address", metavar="ADDRESS", help="join this Ray cluster instead of starting one, for example auto"
@@ -133,7 +134,9 @@ def _with_flags(arguments: Mapping[str, Any], flags: argparse.Namespace) -> dict
     put("target", model=flags.target, dtype=flags.dtype, device=flags.device)
     drafter = merged.get("drafter")
     if isinstance(drafter, dict) and drafter.get("settings", {}).get("proposer", SUFFIX) != SUFFIX:
-        put("drafter", dtype=flags.dtype, device=flags.device)
+        put("drafter", dtype=flags.drafter_dtype or flags.dtype, device=flags.device)
+    elif flags.drafter_dtype is not None:
+        raise InvalidField("--drafter-dtype", flags.drafter_dtype, "absent, since the drafter is no model")
     return merged
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from paceline.drafter.messages import Advance, Close, Fault, Open, Reply, RowTold, Update
 from paceline.drafter.proposer import DraftOptions
@@ -100,7 +101,9 @@ def _options(message: draft_pb2.DraftOptions, vocab_size: int) -> DraftOptions:
     for field in ("temperature", "top_k", "top_p", *(["seed"] if coupled else [])):
         if not message.sampling.HasField(field):
             raise InvalidField(f"open.options.sampling.{field}", None, "a value, since zero is one")
-    sampling = sampling_from_proto(message.sampling)
+    if message.choice and not coupled:
+        raise InvalidField("open.options.choice", message.choice, "0 but with coupled proposals, which know the noise")
+    sampling = replace(sampling_from_proto(message.sampling), choice=message.choice)
     check_sampling(sampling, vocab_size)
     return DraftOptions(
         proposal=proposal,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from paceline.drafter.config import DrafterConfig
 from paceline.drafter.fused import FusedProposer
@@ -15,10 +16,12 @@ from paceline.drafter.proposer import Proposer
 from paceline.drafter.store_file import Tokenizer
 from paceline.drafter.suffix import SuffixProposer
 from paceline.drafter.text_store import MB, TextStore
-from paceline.errors import InvalidField, TokenizerMismatch
-from paceline.runtime.runner import ModelRunner
+from paceline.errors import InvalidField
 from paceline.runtime.store import default_store
-from paceline.runtime.tokenizer import first_difference, load_tokenizer
+from paceline.runtime.tokenizer import load_tokenizer
+
+if TYPE_CHECKING:  # a replica without a model imports no transformers
+    from paceline.runtime.drafter_runner import DrafterModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +54,16 @@ def load_store(config: DrafterConfig) -> KeptStore:
 def load_proposer(config: DrafterConfig, kept: KeptStore | None = None) -> Proposer:
     """Builds the proposer around the replica's store (None: one of its own), loading a model where it needs one.
 
-    Raises ModelNotFound, ModelDamaged, ModelUnsupported, or TokenizerMismatch naming the first difference.
+    Raises ModelNotFound, ModelDamaged, ModelUnsupported, TokenizerMismatch naming the first difference, or InvalidField
+    for a distilled drafter of another target.
     """
     known = KnownRows(config.known_rows)
     if config.has_model:
-        runner, fingerprint = _load_model(config)
+        model = _load_model(config)
     if config.proposer == "model":
         return ModelProposer(
-            runner,
-            fingerprint,
+            model.runner,
+            model.tokenizer_fingerprint,
             max_depth=config.max_depth,
             width=config.width,
             step_tokens=config.step_tokens,
@@ -72,32 +76,22 @@ def load_proposer(config: DrafterConfig, kept: KeptStore | None = None) -> Propo
         return suffix
     return FusedProposer(
         suffix,
-        runner,
-        fingerprint,
+        model.runner,
+        model.tokenizer_fingerprint,
         max_depth=config.max_depth,
         width=config.width,
         step_tokens=config.step_tokens,
         min_path_prob=config.min_path_prob,
-        times=MeasuredTimes(runner.costs),
+        times=MeasuredTimes(model.runner.costs),
         known=known,
     )
 
 
-def _load_model(config: DrafterConfig) -> tuple[ModelRunner, str]:
-    """The model, and the fingerprint of its tokenizer."""
+def _load_model(config: DrafterConfig) -> DrafterModel:
+    from paceline.runtime.drafter_runner import load_drafter_model
     from paceline.runtime.models import ModelSpec
-    from paceline.runtime.transformers_runner import load_runner
 
     assert config.model is not None, "checked with the settings"
     store = default_store()
-    folder = store.resolve(config.model)
-    tokenizer = load_tokenizer(folder)
-    if config.target_model is not None:
-        difference = first_difference(tokenizer, load_tokenizer(store.resolve(config.target_model)))
-        if difference is not None:
-            raise TokenizerMismatch(
-                f"{config.model} and {config.target_model} differ in their tokenizers: {difference}"
-            )
-    spec = ModelSpec(str(folder), name=config.model, dtype=config.dtype, device=config.device)
-    runner = load_runner(spec, config.kv_tokens, vocab_size=tokenizer.vocab_size)
-    return runner, tokenizer.fingerprint
+    spec = ModelSpec(str(store.resolve(config.model)), name=config.model, dtype=config.dtype, device=config.device)
+    return load_drafter_model(spec, config.kv_tokens, config.target_model, store.resolve)

@@ -170,8 +170,8 @@ class ModelRows:
 
     def _candidates(self, held: _Held, rows: PassRows, segment: int, node: int) -> Candidates:
         """The most probable tokens after a node at the session's temperature; none if the row is not finite."""
-        options = held.options
-        logits = rows.logits(segment, node)[: min(options.vocab_size, self._runner.info.vocab_size)]
+        options, info = held.options, self._runner.info
+        logits = rows.logits(segment, node)[: info.columns(options.vocab_size)]
         if not options.sampling.greedy:
             logits = logits / options.sampling.temperature
         top = torch.topk(logits, min(CANDIDATES, len(logits)))
@@ -180,7 +180,7 @@ class ModelRows:
         if not math.isfinite(float(total)):
             return NO_CANDIDATES
         kept = _served(log_probs, options)
-        return ranked(top.indices.cpu().numpy()[:kept], log_probs[:kept], CANDIDATES)
+        return ranked(info.ids(top.indices.cpu().numpy()[:kept]), log_probs[:kept], CANDIDATES)
 
 
 def _segment(held: _Held, chunk: int, missing: int, paths: Sequence[Path]) -> Segment:

@@ -1,4 +1,4 @@
-"""The limit on requests in flight."""
+"""The limit on replies in flight."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from paceline.errors import Overloaded
 
 
 class Admission:
-    """Counts requests; beyond the limit they are refused before any work. Event loop only."""
+    """Counts replies; requests beyond the limit are refused before any work. Event loop only."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.in_flight = 0
 
     @contextmanager
-    def enter(self) -> Iterator[None]:
-        """Holds a place. Raises Overloaded, naming the limit, if there is none."""
-        if self.in_flight >= self._limit:
-            raise Overloaded(
-                f"max_requests: all {self._limit} places for requests at this gateway are taken; try again later"
-            )
-        self.in_flight += 1
+    def enter(self, replies: int = 1) -> Iterator[None]:
+        """Holds a place for each reply of a request. Raises Overloaded, naming the limit, if there are too few."""
+        free = self._limit - self.in_flight
+        if replies > free:
+            taken = f"all {self._limit} places for replies at this gateway are taken"
+            short = f"the request wants {replies} places for replies, {free} of {self._limit} at this gateway are free"
+            raise Overloaded(f"max_requests: {short if free else taken}; try again later")
+        self.in_flight += replies
         try:
             yield
         finally:
-            self.in_flight -= 1
+            self.in_flight -= replies

@@ -28,7 +28,13 @@ class GatewayConfig(BaseModel):
         description="Model of the tokenizer: a known name, a local folder or a Hugging Face id. Absent: the target's.",
     )
     max_requests: int = Field(
-        default=256, ge=1, le=10**6, description="Generate calls in flight at once; more are refused; 1 to 1000000."
+        default=256,
+        ge=1,
+        le=10**6,
+        description="Replies in flight at once; more are refused, and a request for n counts n; 1 to 1000000.",
+    )
+    max_choices: int = Field(
+        default=16, ge=1, le=4096, description="Most replies that one request may ask for (n); 1 to 4096."
     )
     max_prompt_bytes: int = Field(
         default=2**20,
@@ -71,3 +77,8 @@ class GatewayConfig(BaseModel):
     target_tls: TlsConfig | None = Field(
         default=None, description="Certificates towards the targets' data plane; absent: no TLS."
     )
+
+    @property
+    def choices_limit(self) -> tuple[int, str]:
+        """Most replies of a request, and the setting that says so: more than `max_requests` never find their places."""
+        return min((self.max_choices, "max_choices"), (self.max_requests, "max_requests"))

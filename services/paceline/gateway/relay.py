@@ -36,6 +36,7 @@ class Relay:
     def __init__(
         self, targets: Targets, config: GatewayConfig, resolved: Resolved, deadline: Deadline, request_id: str
     ) -> None:
+        """`request_id` names the reply in logs."""
         self._targets, self._config = targets, config
         self._resolved, self._deadline, self._request_id = resolved, deadline, request_id
         self._moves = 0  # in a row, without a new token
@@ -75,7 +76,7 @@ class Relay:
         request.CopyFrom(self._resolved.decode)
         request.delivered_tokens = ints_to_bytes(reply.delivered)
         request.deviation_spent, request.relaxed_tokens = reply.deviation_spent, reply.relaxed_tokens
-        request.request_id = self._request_id
+        request.request_id, request.choice = self._request_id, reply.index
         call = target.stub.Decode(request, timeout=self._deadline.left_s())
         finished = False
         try:

@@ -1,4 +1,4 @@
-"""A reply as it grows: tokens, text, and what would end it."""
+"""A reply as it grows: tokens, text, and what would end it. A request for several has one of these for each."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ class Reply:
     def __init__(
         self,
         resolved: Resolved,
+        index: int,
         tokenizer: TextTokenizer,
         accepted_at: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`accepted_at` is when the request came, seconds on `clock`."""
+        """`index` is its number among the request's; `accepted_at` is when that came, seconds on `clock`."""
+        self.index = index
         self._resolved, self._accepted_at, self._clock = resolved, accepted_at, clock
         self._text = ReplyText(tokenizer, resolved.stops)
         self.delivered: list[int] = []
@@ -39,7 +41,7 @@ class Reply:
         What comes after the end of the reply is dropped.
         """
         now = self._clock()
-        delta = inference_pb2.Delta()
+        delta = inference_pb2.Delta(index=self.index)
         for token in tokens:
             if self.ended() is not None:
                 break
@@ -66,8 +68,8 @@ class Reply:
         reason = common_pb2.FINISH_REASON_STOP if stopped else common_pb2.FINISH_REASON_LENGTH
         return target_pb2.TargetFinish(reason=reason, stop_match=self._matched)
 
-    def finish(self, end: target_pb2.TargetFinish) -> tuple[str, inference_pb2.Finish]:
-        """Text still held back, and the last message. Called once."""
+    def finish(self, end: target_pb2.TargetFinish) -> tuple[inference_pb2.Delta, inference_pb2.Finish]:
+        """Text still held back, if any, and the last message. Called once."""
         reason, match, text = end.reason, self._matched, ""
         if not match:
             outcome = self._text.flush()
@@ -84,8 +86,9 @@ class Reply:
             ),
             seed=self._resolved.seed,
             model=self._resolved.model,
+            index=self.index,
         )
-        return text, finish
+        return inference_pb2.Delta(text=text, index=self.index), finish
 
     def _speculation(self, last: common_pb2.SpeculationStats) -> common_pb2.SpeculationStats:
         """Statistics of the target that ended the reply; what relaxations cost counts the lost ones' too."""

@@ -32,12 +32,18 @@ REFUSED = (
 class Resolved:
     """A request that can be decoded as it is."""
 
-    decode: target_pb2.DecodeRequest  # without delivered tokens, what they cost, and request id
+    decode: target_pb2.DecodeRequest  # without choice, delivered tokens, what they cost, and request id
+    choices: int  # replies
     prompt_tokens: int
     stops: tuple[str, ...]
     eos_token_ids: frozenset[int]  # tokens that end the reply; empty where the request ignores them
     seed: int
     model: str
+
+
+def choices(request: inference_pb2.GenerateRequest) -> int:
+    """Replies asked for; in range once `check_shape` has passed."""
+    return request.n if request.HasField("n") else 1
 
 
 def check_shape(request: inference_pb2.GenerateRequest, config: GatewayConfig) -> None:
@@ -47,10 +53,9 @@ def check_shape(request: inference_pb2.GenerateRequest, config: GatewayConfig) -
     for field in REFUSED:
         if field in present:
             raise UnsupportedField(field)
-    if request.HasField("n") and request.n != 1:
-        if request.n < 1:
-            raise InvalidField("n", request.n, "1")
-        raise UnsupportedField("n", "leave it out or set it to 1")
+    limit, setting = config.choices_limit
+    if not 1 <= choices(request) <= limit:
+        raise InvalidField("n", request.n, f"1 to {limit} ({setting})", "Leave it out for one reply.")
     if request.HasField("deadline_ms") and request.deadline_ms == 0:
         raise InvalidField("deadline_ms", 0, "1 to 4294967295", "Leave it out for no deadline.")
     check_prompt(request, config.max_prompt_bytes)
@@ -84,6 +89,7 @@ def resolve(
     )
     return Resolved(
         decode=decode,
+        choices=choices(request),
         prompt_tokens=len(prompt),
         stops=tuple(request.stop),
         eos_token_ids=frozenset() if request.ignore_eos else frozenset(model.eos_token_ids),

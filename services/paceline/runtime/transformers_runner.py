@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from paceline.errors import InvalidField
 from paceline.runtime import attention
@@ -104,18 +106,55 @@ def load_runner(
 
     Raises ModelNotFound, ModelDamaged or ModelUnsupported, naming the model and the reason, or InvalidField.
     """
-    if kv_tokens < LEAST_KV_TOKENS:
-        raise InvalidField("kv_tokens", kv_tokens, f"at least {LEAST_KV_TOKENS}", "a session needs one slot a token")
     folder = Path(spec.path)
     name = spec.name or folder.name
+    return runner_of(
+        load_config(folder, name),
+        lambda dtype: load_weights(folder, name, dtype, attention.NAME),
+        spec,
+        kv_tokens,
+        vocab_size=vocab_size,
+        page_size=page_size,
+        measure_s=measure_s,
+    )
+
+
+def runner_of(
+    config: Any,
+    load: Callable[[torch.dtype], Any],
+    spec: ModelSpec,
+    kv_tokens: int,
+    *,
+    vocab_size: int | None = None,
+    page_size: int = 16,
+    measure_s: float = 2.0,
+    token_ids: NDArray[np.int32] | None = None,
+) -> TransformersRunner:
+    """The runner of a model, checked as `load_runner` says.
+
+    Args:
+        config: its configuration.
+        load: loads it with the packed attention, in a number format; called once the configuration is found fit.
+        spec: how to hold it.
+        kv_tokens: see `load_runner`.
+        vocab_size: see `load_runner`.
+        page_size: see `load_runner`.
+        measure_s: see `load_runner`.
+        token_ids: ids of its head's rows, ascending; None: a row is its id.
+
+    Raises what `load_runner` does.
+    """
+    if kv_tokens < LEAST_KV_TOKENS:
+        raise InvalidField("kv_tokens", kv_tokens, f"at least {LEAST_KV_TOKENS}", "a session needs one slot a token")
+    name = spec.name or Path(spec.path).name
     device, dtype = spec.resolved_device(), spec.resolved_dtype()
-    config = load_config(folder, name)
     text = config.get_text_config(decoder=True)
     limit, shape = context_limit(text, name), KVShape.of(text, name)
-    model = load_weights(folder, name, dtype, attention.NAME).to(device).eval()
+    model = load(dtype).to(device).eval()
     pages = -(-kv_tokens // page_size)
     storage = TensorStorage.allocate(shape.layers, shape.heads, shape.head_dim, pages * page_size, dtype, device)
-    width = model.get_output_embeddings().weight.shape[0]
+    table = model.get_output_embeddings() if token_ids is None else model.get_input_embeddings()
+    width = table.weight.shape[0]
     info = ModelInfo(
         name=name,
         vocab_size=min(width, vocab_size or text.vocab_size),
@@ -125,6 +164,7 @@ def load_runner(
         eos_token_ids=eos_token_ids(model.generation_config, text),
         dtype=str(dtype).removeprefix("torch."),
         device=str(device),
+        token_ids=token_ids,
     )
     runner = TransformersRunner(model, info, KVCache(pages, page_size, storage), storage, shape.groups)
     self_check(runner, model, attention.NAME, name)

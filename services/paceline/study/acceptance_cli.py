@@ -27,7 +27,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
 
 def run_selection(args: argparse.Namespace, progress: Callable[[str], None]) -> Report:
     """Runs `study selection`."""
-    from paceline.study.prompts import load_prompts
+    from paceline.prompt_file import load_prompts
     from paceline.study.selection import SelectionSettings
     from paceline.study.study_selection import TargetChoice, study_selection
 
@@ -50,8 +50,8 @@ def add_nucleus(parser: argparse.ArgumentParser) -> None:
 
 def run_nucleus(args: argparse.Namespace, progress: Callable[[str], None]) -> Report:
     """Runs `study nucleus`."""
+    from paceline.prompt_file import load_prompts
     from paceline.study.nucleus import NucleusSettings
-    from paceline.study.prompts import load_prompts
     from paceline.study.study_nucleus import study_nucleus
 
     model, layers = _one_model(args)
@@ -80,7 +80,7 @@ def add_overlap(parser: argparse.ArgumentParser) -> None:
 
 def run_overlap(args: argparse.Namespace, progress: Callable[[str], None]) -> Report:
     """Runs `study overlap`."""
-    from paceline.study.prompts import load_prompts
+    from paceline.prompt_file import load_prompts
     from paceline.study.study_overlap import OverlapSettings, study_overlap
 
     model, layers = _one_model(args)

@@ -78,8 +78,8 @@ def _passes(args: argparse.Namespace, progress: Callable[[str], None]) -> Report
 
 
 def _equality(args: argparse.Namespace, progress: Callable[[str], None]) -> Report:
+    from paceline.prompt_file import load_prompts
     from paceline.study.equality import EqualitySettings, study_equality
-    from paceline.study.prompts import load_prompts
 
     prompts = load_prompts(args.prompts, args.per_category)
     return asyncio.run(
@@ -88,7 +88,7 @@ def _equality(args: argparse.Namespace, progress: Callable[[str], None]) -> Repo
 
 
 def _speed(args: argparse.Namespace, progress: Callable[[str], None]) -> Report:
-    from paceline.study.prompts import load_prompts
+    from paceline.prompt_file import load_prompts
     from paceline.study.speed import SpeedSettings, study_speed
 
     settings = SpeedSettings(

@@ -11,7 +11,7 @@ import torch
 from paceline.drafter.proposer import DraftOptions, Want
 from paceline.drafter.suffix import SuffixProposer
 from paceline.drafter.text_store import TextStore
-from paceline.runtime.runner import ModelRunner
+from paceline.runtime.runner import ModelInfo, ModelRunner
 from paceline.speculation.modes import Proposal
 from paceline.speculation.propose import NO_CANDIDATES, Candidates, ranked
 from paceline.speculation.sampling import SamplingParams
@@ -84,7 +84,7 @@ def grown(
 
     def expand(path: Path) -> Candidates:
         if path not in known and path in rows.logits:
-            known[path] = candidates(rows.logits[path][: rows.runner.info.vocab_size], params)
+            known[path] = candidates(rows.runner.info, rows.logits[path], params)
         return known.get(path, NO_CANDIDATES)
 
     for level in range(max_depth):
@@ -97,9 +97,10 @@ def grown(
     return tree
 
 
-def candidates(logits: torch.Tensor, params: SamplingParams) -> Candidates:
-    """The best candidates of a drafter's row ([V] float32) at the request's temperature."""
+def candidates(info: ModelInfo, logits: torch.Tensor, params: SamplingParams) -> Candidates:
+    """The best candidates of a drafter's row ([columns] float32) at the request's temperature."""
+    logits = logits[: info.columns(info.vocab_size)]
     scaled = logits if params.greedy else logits / params.temperature
     top = torch.topk(scaled, min(CANDIDATES, len(scaled)))
     log_probs = (top.values - torch.logsumexp(scaled, dim=0)).double().cpu().numpy()
-    return ranked(top.indices.cpu().numpy(), log_probs, CANDIDATES)
+    return ranked(info.ids(top.indices.cpu().numpy()), log_probs, CANDIDATES)

@@ -43,8 +43,8 @@ def add_drafters(parser: argparse.ArgumentParser) -> None:
 
 def run_drafters(args: argparse.Namespace, progress: Callable[[str], None]) -> Report:
     """Runs `study drafters`."""
+    from paceline.prompt_file import load_prompts
     from paceline.study.drafters import DrafterSettings
-    from paceline.study.prompts import load_prompts
     from paceline.study.study_drafters import study_drafters
 
     (model, layers), *more = models_of(args)

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from paceline.figures import Curve, Panel
 from paceline.runtime.costs import PassCosts
-from paceline.study.figures import Curve, Panel
 from paceline.study.intervals import ratio_interval
 from paceline.study.report import finite
 from paceline.target.strength import INFINITE, STRENGTHS

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from paceline.drafter.scripted import Answers, OracleProposer
+from paceline.prompt_file import Prompt, chat_tokens
 from paceline.runtime.models import ModelSpec
 from paceline.runtime.runner import ModelRunner
 from paceline.runtime.store import default_store
@@ -22,7 +23,6 @@ from paceline.speculation.rows import process
 from paceline.speculation.sampling import SamplingParams
 from paceline.study.bare import BareModel
 from paceline.study.in_process import services
-from paceline.study.prompts import Prompt, chat_tokens
 from paceline.study.report import Report
 from paceline.target.config import TargetConfig
 from paceline_client.client import AsyncClient

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from paceline.prompt_file import Prompt, chat_tokens
 from paceline.runtime.costs import PassCosts
 from paceline.runtime.models import ModelSpec
 from paceline.runtime.runner import ModelRunner
@@ -14,7 +15,6 @@ from paceline.runtime.store import default_store, home_folder
 from paceline.runtime.tokenizer import TextTokenizer, load_tokenizer
 from paceline.runtime.transformers_runner import load_runner
 from paceline.study.parts import Parts
-from paceline.study.prompts import Prompt, chat_tokens
 from paceline.study.truncated import truncated_model
 
 DTYPE = "float32"

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from paceline.figures import Curve, Panel
 from paceline.runtime.costs import PassCosts
 from paceline.speculation.modes import Proposal
-from paceline.study.figures import Curve, Panel
 from paceline.study.intervals import Interval, jackknife, ratio_interval
 from paceline.study.nucleus import verify_seconds
 from paceline.study.report import finite

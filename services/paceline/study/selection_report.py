@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from paceline.figures import Curve, Panel
 from paceline.runtime.costs import PassCosts
 from paceline.speculation.modes import Selection
-from paceline.study.figures import Curve, Panel
 from paceline.study.intervals import difference_interval, ratio_interval
 from paceline.study.replay import CANDIDATES, PASSES
 from paceline.study.report import finite

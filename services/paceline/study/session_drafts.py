@@ -221,7 +221,7 @@ class SampledModel:
                 asked[path] = None  # known in the next turn; what is drawn above stays the same
                 return None
             if path not in known:
-                best = candidates(rows.logits[path][: rows.runner.info.vocab_size], params)
+                best = candidates(rows.runner.info, rows.logits[path], params)
                 known[path] = ProposalRow.of(best.tokens, np.exp(best.log_probs), len(best))
             return known[path]
 

@@ -9,10 +9,13 @@ from typing import Any
 
 import torch
 
+from paceline.figures import draw
+from paceline.prompt_file import Prompt
 from paceline.runtime.costs import PassCosts
+from paceline.runtime.drafter_runner import load_drafter_model
 from paceline.runtime.models import ModelSpec
 from paceline.runtime.runner import ModelRunner
-from paceline.runtime.transformers_runner import load_runner
+from paceline.runtime.store import default_store
 from paceline.study.drafters import (
     Drafter,
     DrafterBench,
@@ -23,10 +26,8 @@ from paceline.study.drafters import (
     serve,
 )
 from paceline.study.drafters_report import budget_panels, result_rows, shown_strength, strength_panels, strength_row
-from paceline.study.figures import draw
 from paceline.study.loaded import DTYPE, Target, kept_costs, load_drafter, load_target
 from paceline.study.parts import Parts, Progress
-from paceline.study.prompts import Prompt
 from paceline.study.report import Report
 
 KV_TOKENS = 24576
@@ -182,8 +183,8 @@ def study_drafters(
     if layers:
         models[f"{len(layers)} of its layers"] = load_drafter(target, layers, KV_TOKENS, MEASURE_S)
     for name, folder in folders.items():
-        spec = ModelSpec(str(folder), dtype=DTYPE)
-        models[name] = load_runner(spec, KV_TOKENS, vocab_size=target.tokenizer.vocab_size, measure_s=MEASURE_S)
+        spec = ModelSpec(str(folder), name=name, dtype=DTYPE)
+        models[name] = load_drafter_model(spec, KV_TOKENS, model, default_store().resolve).runner
     for name, runner in models.items():
         drafters.append(ModelDrafter(name, runner, settings.width))
         drafters.append(FusedDrafter(f"fused, own text and {name}", runner, settings.width))

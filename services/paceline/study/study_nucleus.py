@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
+from paceline.figures import Curve, Panel, draw
+from paceline.prompt_file import Prompt
 from paceline.speculation.modes import Proposal
 from paceline.study.deviation import DeviationSettings, deviation_rows, one_step_error
-from paceline.study.figures import Curve, Panel, draw
 from paceline.study.loaded import kept_costs, load_drafter, load_target
 from paceline.study.nucleus import Bench, Drafter, NucleusSettings, Texts
 from paceline.study.nucleus_report import Series, limit_row, panels, series_rows
 from paceline.study.parts import Parts, Progress
-from paceline.study.prompts import Prompt
 from paceline.study.report import Report
 from paceline.study.tasks import tasks
 

@@ -13,12 +13,12 @@ import torch
 from paceline.drafter.model import ModelProposer
 from paceline.drafter.suffix import SuffixProposer
 from paceline.drafter.text_store import TextStore
+from paceline.figures import Curve, Panel, draw
+from paceline.prompt_file import Prompt
 from paceline.runtime.toy_tokenizer import ToyTokenizer
-from paceline.study.figures import Curve, Panel, draw
 from paceline.study.loaded import load_drafter, load_target
 from paceline.study.overlap import VARIANTS, Pair, Variant, Work, measure
 from paceline.study.parts import Parts
-from paceline.study.prompts import Prompt
 from paceline.study.report import Report
 from paceline.study.slow_model import SlowModel, tables
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
+from paceline.figures import draw
+from paceline.prompt_file import Prompt
 from paceline.runtime.runner import ModelRunner
 from paceline.study.draft_source import DraftSource, ModelSource, SuffixSource
-from paceline.study.figures import draw
 from paceline.study.loaded import kept_costs, load_drafter, load_target
 from paceline.study.parts import Parts, Progress
-from paceline.study.prompts import Prompt
 from paceline.study.report import Report
 from paceline.study.selection import RULES, Pair, SelectionSettings, Sources, replies_of
 from paceline.study.selection_report import PairSums, pair_rows, panels

@@ -21,6 +21,7 @@ class Totals:
     relaxed: int  # of the accepted, those that only the nucleus rule accepted
     row_passes: int  # passes of one token for a row, over sessions
     row_hits: int  # rows taken from the row cache
+    shared_prompt_tokens: int  # prompt tokens whose KV was copied from another session
     selections: Mapping[str, int]  # rounds by selection rule
     reason: str  # why `auto` chose as it did in its latest round
     fallbacks: Mapping[str, int]  # rounds decoded plainly although a tree was wanted, by reason
@@ -30,8 +31,8 @@ class Totals:
 
 
 _SUMS = (
-    "passes", "pass_tokens", "emitted", "accepted", "drafted", "relaxed", "row_passes", "row_hits", "sessions",
-    "faults", "stale_frames",
+    "passes", "pass_tokens", "emitted", "accepted", "drafted", "relaxed", "row_passes", "row_hits",
+    "shared_prompt_tokens", "sessions", "faults", "stale_frames",
 )  # fmt: skip
 
 

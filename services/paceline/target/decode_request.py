@@ -97,6 +97,7 @@ def _sampling(message: target_pb2.DecodeRequest, vocab_size: int) -> SamplingPar
         top_k=message.sampling.top_k,
         top_p=message.sampling.top_p,
         seed=message.sampling.seed,
+        choice=message.choice,
     )
     check_sampling(sampling, vocab_size)
     return sampling

@@ -32,6 +32,7 @@ from paceline.target.round import Rounds, SelectionRule
 from paceline.target.row_cache import RowCache
 from paceline.target.seats import Seats
 from paceline.target.session import Session, Sink
+from paceline.target.shared_prompts import SharedPrompts
 from paceline.target.strength import StrengthLine, Strengths
 from paceline.target.talk import DrafterTalk
 
@@ -112,6 +113,7 @@ class TargetEngine:
             StepBudget(config.step_tokens, config.prefill_chunk),
             cost_aware=config.cost_aware,
             cache=cache,
+            prompts=SharedPrompts(runner.kv, cache, self.counters),
             never_idle_sessions=config.never_idle_sessions,
             roster=self._roster,
             talk=talk,

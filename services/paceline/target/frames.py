@@ -67,6 +67,8 @@ class FrameCodec:
             eos_token_ids=update.eos_token_ids,
             learn=update.learn,
         )
+        if wish.coupled:
+            options.choice = update.sampling.choice
         if wish.sampled:
             options.propose_seed = propose_seed(update.sampling.seed, update.sampling.choice)
         return draft_pb2.OpenSession(

@@ -32,6 +32,7 @@ from paceline.target.roster import Roster
 from paceline.target.round import Moment, SelectionRule, Settled, hold, never_waits, rows_of, settle, walk
 from paceline.target.row_cache import RowCache
 from paceline.target.session import Session
+from paceline.target.shared_prompts import SharedPrompts
 from paceline.target.talk import DrafterTalk
 from paceline.target.turn import Step, Turn, Wait
 from paceline.target.worth import path_probs, worthwhile
@@ -67,6 +68,7 @@ class BatchLoop:
         *,
         cost_aware: bool,
         cache: RowCache,
+        prompts: SharedPrompts,
         never_idle_sessions: int,
         roster: Roster,
         talk: DrafterTalk,
@@ -81,11 +83,12 @@ class BatchLoop:
     ) -> None:
         """`cost_aware`: whether trees are cut to what pays.
 
-        `cache` has first rows; with more than `never_idle_sessions` sessions the target has no time to fill.
+        `cache` has first rows, `prompts` says who reads one for all.
+        With more than `never_idle_sessions` sessions the target has no time to fill.
         `start` makes a session of a request; `ended` is called once for each that has ended.
         """
         self._runner, self._rule, self._budget, self._cost_aware = runner, rule, budget, cost_aware
-        self._cache, self._never_idle_sessions = cache, never_idle_sessions
+        self._cache, self._prompts, self._never_idle_sessions = cache, prompts, never_idle_sessions
         self._roster, self._talk = roster, talk
         self._inbox, self._outbox = inbox, outbox
         self._start, self._ended = start, ended
@@ -111,7 +114,7 @@ class BatchLoop:
                 self._rule.begin(session, moment)
             self._talk.tell(moving, moment.budget, now)
             self._outbox.flush()
-            turns, wake_at = self._choose(moving, moment)
+            turns, wake_at = self._choose(self._prompts.ready(moving, self._roster.active), moment)
             if turns:
                 self._step(turns, moment)
             else:

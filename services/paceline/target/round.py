@@ -16,7 +16,7 @@ has no pending token then. `retain`: if the walk accepted a token, the one it dr
 accepted token, without its children, is held for the next round, which is as `rerank` without a row pass.
 
 Reading the prompt is the same round with more pending tokens and no tree; its last row gives the first draw, unless the
-row cache has it.
+row cache has it. Of sessions with the same prompt one reads it for all (`SharedPrompts`).
 """
 
 from __future__ import annotations
@@ -93,10 +93,10 @@ class Rounds:
         """Steps 3 and 4."""
         pending, held = len(session.context) - committed, session.held
         chunk = 0 if held is not None else pending
-        if session.rounds == 0 and held is None:
-            known = self._cache.find(session.request, session.context.copy(0))
+        if session.rounds == 0:
+            known = held or self._cache.find(session.request, session.context.copy(0))
             if known is not None:
-                return Turn(session, pending, 0, held=known)
+                return Turn(session, pending, 0, held=known, row_hit=True)
         if session.rounds == 0 or pending > 1:  # the first token waits for nobody
             return Turn(session, pending, chunk, held=held)
         if session.useful_depth == 0 or session.request.wish.budget == 0:

@@ -88,6 +88,7 @@ class StatusReport:
                 selections=dict(totals.selections),
                 selection_reason=totals.reason,
                 row_cache_hits=totals.row_hits,
+                shared_prompt_tokens=totals.shared_prompt_tokens,
                 relaxed=totals.relaxed,
                 strengths=[_strength(line) for line in state.strengths],
                 drafter_address=self._link.address if self._link is not None else "",

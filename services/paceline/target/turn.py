@@ -37,16 +37,12 @@ class Turn:
     fallback: Fallback | None = None  # why there is no tree although one was wanted
     step: Step = Step.VERIFY
     held: HeldRow | None = None  # the row at the context's end, if it need not be computed
+    row_hit: bool = False  # `held` is from the row cache
 
     @property
     def draws(self) -> bool:
         """True if the row at the end of the context is known after it."""
         return self.held is not None or self.chunk == self.pending
-
-    @property
-    def row_hit(self) -> bool:
-        """True if the row cache has the row of tokens that are yet to be computed."""
-        return self.held is not None and self.pending > 0
 
     @property
     def tokens(self) -> int:

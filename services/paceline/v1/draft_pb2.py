@@ -26,47 +26,47 @@ from paceline.v1 import common_pb2 as paceline_dot_v1_dot_common__pb2
 from paceline.v1 import inference_pb2 as paceline_dot_v1_dot_inference__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17paceline/v1/draft.proto\x12\x0bpaceline.v1\x1a\x18paceline/v1/common.proto\x1a\x1bpaceline/v1/inference.proto\";\n\x0c\x44raftRequest\x12+\n\x07updates\x18\x01 \x03(\x0b\x32\x1a.paceline.v1.SessionUpdate\"\xed\x01\n\rSessionUpdate\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12(\n\x04open\x18\x03 \x01(\x0b\x32\x18.paceline.v1.OpenSessionH\x00\x12.\n\x07\x61\x64vance\x18\x04 \x01(\x0b\x32\x1b.paceline.v1.AdvanceSessionH\x00\x12*\n\x05\x63lose\x18\x05 \x01(\x0b\x32\x19.paceline.v1.CloseSessionH\x00\x12,\n\ntarget_row\x18\x06 \x01(\x0b\x32\x16.paceline.v1.TargetRowH\x00\x42\x08\n\x06update\"\xca\x01\n\x0c\x44raftOptions\x12\'\n\x08proposal\x18\x01 \x01(\x0e\x32\x15.paceline.v1.Proposal\x12\x10\n\x08strength\x18\x02 \x01(\x01\x12-\n\x08sampling\x18\x03 \x01(\x0b\x32\x1b.paceline.v1.SamplingParams\x12\x15\n\reos_token_ids\x18\x04 \x03(\x05\x12\r\n\x05learn\x18\x05 \x01(\x08\x12\x19\n\x0cpropose_seed\x18\x06 \x01(\x04H\x00\x88\x01\x01\x42\x0f\n\r_propose_seed\";\n\tSparseRow\x12\x11\n\ttoken_ids\x18\x01 \x01(\x0c\x12\r\n\x05probs\x18\x02 \x01(\x0c\x12\x0c\n\x04tail\x18\x03 \x01(\x02\"s\n\tTargetRow\x12\x13\n\x0b\x62\x61se_length\x18\x01 \x01(\r\x12\x12\n\x05\x64rawn\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12#\n\x03row\x18\x03 \x01(\x0b\x32\x16.paceline.v1.SparseRow\x12\x0e\n\x06\x62udget\x18\x04 \x01(\rB\x08\n\x06_drawn\"\xab\x01\n\x0bOpenSession\x12\x16\n\x0e\x63ontext_tokens\x18\x01 \x01(\x0c\x12\x15\n\rprompt_length\x18\x02 \x01(\r\x12\x1d\n\x15tokenizer_fingerprint\x18\x03 \x01(\t\x12\x12\n\nvocab_size\x18\x04 \x01(\r\x12*\n\x07options\x18\x05 \x01(\x0b\x32\x19.paceline.v1.DraftOptions\x12\x0e\n\x06\x62udget\x18\x06 \x01(\r\"E\n\x0e\x41\x64vanceSession\x12\x13\n\x0b\x62\x61se_length\x18\x01 \x01(\r\x12\x0e\n\x06tokens\x18\x02 \x01(\x0c\x12\x0e\n\x06\x62udget\x18\x03 \x01(\r\"\x0e\n\x0c\x43loseSession\";\n\rDraftResponse\x12*\n\x07replies\x18\x01 \x03(\x0b\x32\x19.paceline.v1.SessionReply\"\xbb\x01\n\x0cSessionReply\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12&\n\x04tree\x18\x03 \x01(\x0b\x32\x16.paceline.v1.DraftTreeH\x00\x12.\n\x07\x65victed\x18\x04 \x01(\x0b\x32\x1b.paceline.v1.SessionEvictedH\x00\x12*\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x19.paceline.v1.SessionErrorH\x00\x42\x07\n\x05reply\"\x8d\x01\n\tDraftTree\x12\x13\n\x0b\x62\x61se_length\x18\x01 \x01(\r\x12\x0e\n\x06tokens\x18\x02 \x01(\x0c\x12\x0f\n\x07parents\x18\x03 \x01(\x0c\x12\x11\n\tlog_probs\x18\x04 \x01(\x0c\x12\x0f\n\x07growing\x18\x05 \x01(\x08\x12&\n\x04rows\x18\x06 \x03(\x0b\x32\x18.paceline.v1.ProposalRow\"?\n\x0bProposalRow\x12\x0c\n\x04node\x18\x01 \x01(\x11\x12\x11\n\ttoken_ids\x18\x02 \x01(\x0c\x12\x0f\n\x07weights\x18\x03 \x01(\x0c\" \n\x0eSessionEvicted\x12\x0e\n\x06reason\x18\x01 \x01(\t\"L\n\x0cSessionError\x12+\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x1d.paceline.v1.SessionErrorCode\x12\x0f\n\x07message\x18\x02 \x01(\t\"\x19\n\x17GetDrafterStatusRequest\"}\n\x18GetDrafterStatusResponse\x12*\n\x06status\x18\x01 \x01(\x0b\x32\x1a.paceline.v1.DrafterStatus\x12\x1d\n\x15tokenizer_fingerprint\x18\x02 \x01(\t\x12\x16\n\x0e\x63ontext_length\x18\x03 \x01(\r*\xec\x01\n\x10SessionErrorCode\x12\"\n\x1eSESSION_ERROR_CODE_UNSPECIFIED\x10\x00\x12)\n%SESSION_ERROR_CODE_TOKENIZER_MISMATCH\x10\x01\x12$\n SESSION_ERROR_CODE_CONTEXT_LIMIT\x10\x02\x12\x1f\n\x1bSESSION_ERROR_CODE_PROTOCOL\x10\x03\x12!\n\x1dSESSION_ERROR_CODE_OVERLOADED\x10\x04\x12\x1f\n\x1bSESSION_ERROR_CODE_INTERNAL\x10\x05\x32\xb3\x01\n\x0c\x44raftService\x12\x42\n\x05\x44raft\x12\x19.paceline.v1.DraftRequest\x1a\x1a.paceline.v1.DraftResponse(\x01\x30\x01\x12_\n\x10GetDrafterStatus\x12$.paceline.v1.GetDrafterStatusRequest\x1a%.paceline.v1.GetDrafterStatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17paceline/v1/draft.proto\x12\x0bpaceline.v1\x1a\x18paceline/v1/common.proto\x1a\x1bpaceline/v1/inference.proto\";\n\x0c\x44raftRequest\x12+\n\x07updates\x18\x01 \x03(\x0b\x32\x1a.paceline.v1.SessionUpdate\"\xed\x01\n\rSessionUpdate\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12(\n\x04open\x18\x03 \x01(\x0b\x32\x18.paceline.v1.OpenSessionH\x00\x12.\n\x07\x61\x64vance\x18\x04 \x01(\x0b\x32\x1b.paceline.v1.AdvanceSessionH\x00\x12*\n\x05\x63lose\x18\x05 \x01(\x0b\x32\x19.paceline.v1.CloseSessionH\x00\x12,\n\ntarget_row\x18\x06 \x01(\x0b\x32\x16.paceline.v1.TargetRowH\x00\x42\x08\n\x06update\"\xda\x01\n\x0c\x44raftOptions\x12\'\n\x08proposal\x18\x01 \x01(\x0e\x32\x15.paceline.v1.Proposal\x12\x10\n\x08strength\x18\x02 \x01(\x01\x12-\n\x08sampling\x18\x03 \x01(\x0b\x32\x1b.paceline.v1.SamplingParams\x12\x15\n\reos_token_ids\x18\x04 \x03(\x05\x12\r\n\x05learn\x18\x05 \x01(\x08\x12\x19\n\x0cpropose_seed\x18\x06 \x01(\x04H\x00\x88\x01\x01\x12\x0e\n\x06\x63hoice\x18\x07 \x01(\rB\x0f\n\r_propose_seed\";\n\tSparseRow\x12\x11\n\ttoken_ids\x18\x01 \x01(\x0c\x12\r\n\x05probs\x18\x02 \x01(\x0c\x12\x0c\n\x04tail\x18\x03 \x01(\x02\"s\n\tTargetRow\x12\x13\n\x0b\x62\x61se_length\x18\x01 \x01(\r\x12\x12\n\x05\x64rawn\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12#\n\x03row\x18\x03 \x01(\x0b\x32\x16.paceline.v1.SparseRow\x12\x0e\n\x06\x62udget\x18\x04 \x01(\rB\x08\n\x06_drawn\"\xab\x01\n\x0bOpenSession\x12\x16\n\x0e\x63ontext_tokens\x18\x01 \x01(\x0c\x12\x15\n\rprompt_length\x18\x02 \x01(\r\x12\x1d\n\x15tokenizer_fingerprint\x18\x03 \x01(\t\x12\x12\n\nvocab_size\x18\x04 \x01(\r\x12*\n\x07options\x18\x05 \x01(\x0b\x32\x19.paceline.v1.DraftOptions\x12\x0e\n\x06\x62udget\x18\x06 \x01(\r\"E\n\x0e\x41\x64vanceSession\x12\x13\n\x0b\x62\x61se_length\x18\x01 \x01(\r\x12\x0e\n\x06tokens\x18\x02 \x01(\x0c\x12\x0e\n\x06\x62udget\x18\x03 \x01(\r\"\x0e\n\x0c\x43loseSession\";\n\rDraftResponse\x12*\n\x07replies\x18\x01 \x03(\x0b\x32\x19.paceline.v1.SessionReply\"\xbb\x01\n\x0cSessionReply\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12&\n\x04tree\x18\x03 \x01(\x0b\x32\x16.paceline.v1.DraftTreeH\x00\x12.\n\x07\x65victed\x18\x04 \x01(\x0b\x32\x1b.paceline.v1.SessionEvictedH\x00\x12*\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x19.paceline.v1.SessionErrorH\x00\x42\x07\n\x05reply\"\x8d\x01\n\tDraftTree\x12\x13\n\x0b\x62\x61se_length\x18\x01 \x01(\r\x12\x0e\n\x06tokens\x18\x02 \x01(\x0c\x12\x0f\n\x07parents\x18\x03 \x01(\x0c\x12\x11\n\tlog_probs\x18\x04 \x01(\x0c\x12\x0f\n\x07growing\x18\x05 \x01(\x08\x12&\n\x04rows\x18\x06 \x03(\x0b\x32\x18.paceline.v1.ProposalRow\"?\n\x0bProposalRow\x12\x0c\n\x04node\x18\x01 \x01(\x11\x12\x11\n\ttoken_ids\x18\x02 \x01(\x0c\x12\x0f\n\x07weights\x18\x03 \x01(\x0c\" \n\x0eSessionEvicted\x12\x0e\n\x06reason\x18\x01 \x01(\t\"L\n\x0cSessionError\x12+\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x1d.paceline.v1.SessionErrorCode\x12\x0f\n\x07message\x18\x02 \x01(\t\"\x19\n\x17GetDrafterStatusRequest\"}\n\x18GetDrafterStatusResponse\x12*\n\x06status\x18\x01 \x01(\x0b\x32\x1a.paceline.v1.DrafterStatus\x12\x1d\n\x15tokenizer_fingerprint\x18\x02 \x01(\t\x12\x16\n\x0e\x63ontext_length\x18\x03 \x01(\r*\xec\x01\n\x10SessionErrorCode\x12\"\n\x1eSESSION_ERROR_CODE_UNSPECIFIED\x10\x00\x12)\n%SESSION_ERROR_CODE_TOKENIZER_MISMATCH\x10\x01\x12$\n SESSION_ERROR_CODE_CONTEXT_LIMIT\x10\x02\x12\x1f\n\x1bSESSION_ERROR_CODE_PROTOCOL\x10\x03\x12!\n\x1dSESSION_ERROR_CODE_OVERLOADED\x10\x04\x12\x1f\n\x1bSESSION_ERROR_CODE_INTERNAL\x10\x05\x32\xb3\x01\n\x0c\x44raftService\x12\x42\n\x05\x44raft\x12\x19.paceline.v1.DraftRequest\x1a\x1a.paceline.v1.DraftResponse(\x01\x30\x01\x12_\n\x10GetDrafterStatus\x12$.paceline.v1.GetDrafterStatusRequest\x1a%.paceline.v1.GetDrafterStatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'paceline.v1.draft_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SESSIONERRORCODE']._serialized_start=1767
-  _globals['_SESSIONERRORCODE']._serialized_end=2003
+  _globals['_SESSIONERRORCODE']._serialized_start=1783
+  _globals['_SESSIONERRORCODE']._serialized_end=2019
   _globals['_DRAFTREQUEST']._serialized_start=95
   _globals['_DRAFTREQUEST']._serialized_end=154
   _globals['_SESSIONUPDATE']._serialized_start=157
   _globals['_SESSIONUPDATE']._serialized_end=394
   _globals['_DRAFTOPTIONS']._serialized_start=397
-  _globals['_DRAFTOPTIONS']._serialized_end=599
-  _globals['_SPARSEROW']._serialized_start=601
-  _globals['_SPARSEROW']._serialized_end=660
-  _globals['_TARGETROW']._serialized_start=662
-  _globals['_TARGETROW']._serialized_end=777
-  _globals['_OPENSESSION']._serialized_start=780
-  _globals['_OPENSESSION']._serialized_end=951
-  _globals['_ADVANCESESSION']._serialized_start=953
-  _globals['_ADVANCESESSION']._serialized_end=1022
-  _globals['_CLOSESESSION']._serialized_start=1024
-  _globals['_CLOSESESSION']._serialized_end=1038
-  _globals['_DRAFTRESPONSE']._serialized_start=1040
-  _globals['_DRAFTRESPONSE']._serialized_end=1099
-  _globals['_SESSIONREPLY']._serialized_start=1102
-  _globals['_SESSIONREPLY']._serialized_end=1289
-  _globals['_DRAFTTREE']._serialized_start=1292
-  _globals['_DRAFTTREE']._serialized_end=1433
-  _globals['_PROPOSALROW']._serialized_start=1435
-  _globals['_PROPOSALROW']._serialized_end=1498
-  _globals['_SESSIONEVICTED']._serialized_start=1500
-  _globals['_SESSIONEVICTED']._serialized_end=1532
-  _globals['_SESSIONERROR']._serialized_start=1534
-  _globals['_SESSIONERROR']._serialized_end=1610
-  _globals['_GETDRAFTERSTATUSREQUEST']._serialized_start=1612
-  _globals['_GETDRAFTERSTATUSREQUEST']._serialized_end=1637
-  _globals['_GETDRAFTERSTATUSRESPONSE']._serialized_start=1639
-  _globals['_GETDRAFTERSTATUSRESPONSE']._serialized_end=1764
-  _globals['_DRAFTSERVICE']._serialized_start=2006
-  _globals['_DRAFTSERVICE']._serialized_end=2185
+  _globals['_DRAFTOPTIONS']._serialized_end=615
+  _globals['_SPARSEROW']._serialized_start=617
+  _globals['_SPARSEROW']._serialized_end=676
+  _globals['_TARGETROW']._serialized_start=678
+  _globals['_TARGETROW']._serialized_end=793
+  _globals['_OPENSESSION']._serialized_start=796
+  _globals['_OPENSESSION']._serialized_end=967
+  _globals['_ADVANCESESSION']._serialized_start=969
+  _globals['_ADVANCESESSION']._serialized_end=1038
+  _globals['_CLOSESESSION']._serialized_start=1040
+  _globals['_CLOSESESSION']._serialized_end=1054
+  _globals['_DRAFTRESPONSE']._serialized_start=1056
+  _globals['_DRAFTRESPONSE']._serialized_end=1115
+  _globals['_SESSIONREPLY']._serialized_start=1118
+  _globals['_SESSIONREPLY']._serialized_end=1305
+  _globals['_DRAFTTREE']._serialized_start=1308
+  _globals['_DRAFTTREE']._serialized_end=1449
+  _globals['_PROPOSALROW']._serialized_start=1451
+  _globals['_PROPOSALROW']._serialized_end=1514
+  _globals['_SESSIONEVICTED']._serialized_start=1516
+  _globals['_SESSIONEVICTED']._serialized_end=1548
+  _globals['_SESSIONERROR']._serialized_start=1550
+  _globals['_SESSIONERROR']._serialized_end=1626
+  _globals['_GETDRAFTERSTATUSREQUEST']._serialized_start=1628
+  _globals['_GETDRAFTERSTATUSREQUEST']._serialized_end=1653
+  _globals['_GETDRAFTERSTATUSRESPONSE']._serialized_start=1655
+  _globals['_GETDRAFTERSTATUSRESPONSE']._serialized_end=1780
+  _globals['_DRAFTSERVICE']._serialized_start=2022
+  _globals['_DRAFTSERVICE']._serialized_end=2201
 # @@protoc_insertion_point(module_scope)

@@ -47,20 +47,22 @@ class SessionUpdate(_message.Message):
     def __init__(self, session: _Optional[int] = ..., epoch: _Optional[int] = ..., open: _Optional[_Union[OpenSession, _Mapping]] = ..., advance: _Optional[_Union[AdvanceSession, _Mapping]] = ..., close: _Optional[_Union[CloseSession, _Mapping]] = ..., target_row: _Optional[_Union[TargetRow, _Mapping]] = ...) -> None: ...
 
 class DraftOptions(_message.Message):
-    __slots__ = ("proposal", "strength", "sampling", "eos_token_ids", "learn", "propose_seed")
+    __slots__ = ("proposal", "strength", "sampling", "eos_token_ids", "learn", "propose_seed", "choice")
     PROPOSAL_FIELD_NUMBER: _ClassVar[int]
     STRENGTH_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     EOS_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     LEARN_FIELD_NUMBER: _ClassVar[int]
     PROPOSE_SEED_FIELD_NUMBER: _ClassVar[int]
+    CHOICE_FIELD_NUMBER: _ClassVar[int]
     proposal: _common_pb2.Proposal
     strength: float
     sampling: _common_pb2.SamplingParams
     eos_token_ids: _containers.RepeatedScalarFieldContainer[int]
     learn: bool
     propose_seed: int
-    def __init__(self, proposal: _Optional[_Union[_common_pb2.Proposal, str]] = ..., strength: _Optional[float] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., learn: _Optional[bool] = ..., propose_seed: _Optional[int] = ...) -> None: ...
+    choice: int
+    def __init__(self, proposal: _Optional[_Union[_common_pb2.Proposal, str]] = ..., strength: _Optional[float] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., learn: _Optional[bool] = ..., propose_seed: _Optional[int] = ..., choice: _Optional[int] = ...) -> None: ...
 
 class SparseRow(_message.Message):
     __slots__ = ("token_ids", "probs", "tail")

@@ -79,17 +79,19 @@ class GenerateRequest(_message.Message):
     def __init__(self, text: _Optional[str] = ..., chat: _Optional[_Union[ChatInput, _Mapping]] = ..., tokens: _Optional[_Union[TokenInput, _Mapping]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., max_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., ignore_eos: _Optional[bool] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationParams, _Mapping]] = ..., deadline_ms: _Optional[int] = ..., model: _Optional[str] = ..., trace: _Optional[bool] = ..., n: _Optional[int] = ..., min_p: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., logprobs: _Optional[int] = ..., min_tokens: _Optional[int] = ..., json_schema: _Optional[str] = ...) -> None: ...
 
 class Delta(_message.Message):
-    __slots__ = ("token_ids", "text", "rounds")
+    __slots__ = ("token_ids", "text", "rounds", "index")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     text: str
     rounds: _containers.RepeatedCompositeFieldContainer[_common_pb2.RoundTrace]
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., text: _Optional[str] = ..., rounds: _Optional[_Iterable[_Union[_common_pb2.RoundTrace, _Mapping]]] = ...) -> None: ...
+    index: int
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., text: _Optional[str] = ..., rounds: _Optional[_Iterable[_Union[_common_pb2.RoundTrace, _Mapping]]] = ..., index: _Optional[int] = ...) -> None: ...
 
 class Finish(_message.Message):
-    __slots__ = ("reason", "stop_match", "usage", "speculation", "timings", "seed", "model")
+    __slots__ = ("reason", "stop_match", "usage", "speculation", "timings", "seed", "model", "index")
     REASON_FIELD_NUMBER: _ClassVar[int]
     STOP_MATCH_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
@@ -97,6 +99,7 @@ class Finish(_message.Message):
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
     reason: _common_pb2.FinishReason
     stop_match: str
     usage: _common_pb2.Usage
@@ -104,7 +107,8 @@ class Finish(_message.Message):
     timings: _common_pb2.Timings
     seed: int
     model: str
-    def __init__(self, reason: _Optional[_Union[_common_pb2.FinishReason, str]] = ..., stop_match: _Optional[str] = ..., usage: _Optional[_Union[_common_pb2.Usage, _Mapping]] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationStats, _Mapping]] = ..., timings: _Optional[_Union[_common_pb2.Timings, _Mapping]] = ..., seed: _Optional[int] = ..., model: _Optional[str] = ...) -> None: ...
+    index: int
+    def __init__(self, reason: _Optional[_Union[_common_pb2.FinishReason, str]] = ..., stop_match: _Optional[str] = ..., usage: _Optional[_Union[_common_pb2.Usage, _Mapping]] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationStats, _Mapping]] = ..., timings: _Optional[_Union[_common_pb2.Timings, _Mapping]] = ..., seed: _Optional[int] = ..., model: _Optional[str] = ..., index: _Optional[int] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
     __slots__ = ("delta", "finish")
@@ -119,7 +123,7 @@ class GetModelInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetModelInfoResponse(_message.Message):
-    __slots__ = ("model", "vocab_size", "context_length", "eos_token_ids", "dtype", "device", "tokenizer_fingerprint", "proposer", "default_sampling", "default_budget", "max_budget", "version", "has_chat_template", "default_selection", "default_wait", "default_deadline_ms", "default_learn")
+    __slots__ = ("model", "vocab_size", "context_length", "eos_token_ids", "dtype", "device", "tokenizer_fingerprint", "proposer", "default_sampling", "default_budget", "max_budget", "version", "has_chat_template", "default_selection", "default_wait", "default_deadline_ms", "default_learn", "max_choices")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_LENGTH_FIELD_NUMBER: _ClassVar[int]
@@ -137,6 +141,7 @@ class GetModelInfoResponse(_message.Message):
     DEFAULT_WAIT_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_LEARN_FIELD_NUMBER: _ClassVar[int]
+    MAX_CHOICES_FIELD_NUMBER: _ClassVar[int]
     model: str
     vocab_size: int
     context_length: int
@@ -154,14 +159,15 @@ class GetModelInfoResponse(_message.Message):
     default_wait: _common_pb2.WaitMode
     default_deadline_ms: int
     default_learn: bool
-    def __init__(self, model: _Optional[str] = ..., vocab_size: _Optional[int] = ..., context_length: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., tokenizer_fingerprint: _Optional[str] = ..., proposer: _Optional[str] = ..., default_sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., default_budget: _Optional[int] = ..., max_budget: _Optional[int] = ..., version: _Optional[str] = ..., has_chat_template: _Optional[bool] = ..., default_selection: _Optional[_Union[_common_pb2.SelectionRule, str]] = ..., default_wait: _Optional[_Union[_common_pb2.WaitMode, str]] = ..., default_deadline_ms: _Optional[int] = ..., default_learn: _Optional[bool] = ...) -> None: ...
+    max_choices: int
+    def __init__(self, model: _Optional[str] = ..., vocab_size: _Optional[int] = ..., context_length: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., tokenizer_fingerprint: _Optional[str] = ..., proposer: _Optional[str] = ..., default_sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., default_budget: _Optional[int] = ..., max_budget: _Optional[int] = ..., version: _Optional[str] = ..., has_chat_template: _Optional[bool] = ..., default_selection: _Optional[_Union[_common_pb2.SelectionRule, str]] = ..., default_wait: _Optional[_Union[_common_pb2.WaitMode, str]] = ..., default_deadline_ms: _Optional[int] = ..., default_learn: _Optional[bool] = ..., max_choices: _Optional[int] = ...) -> None: ...
 
 class GetStatusRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class TargetStatus(_message.Message):
-    __slots__ = ("address", "incarnation", "active_sessions", "queued_sessions", "kv_pages_used", "kv_pages_total", "passes", "accepted", "drafted", "emitted", "fallbacks", "drafter_address", "drafter_state", "selections", "selection_reason", "row_cache_hits", "relaxed", "strengths")
+    __slots__ = ("address", "incarnation", "active_sessions", "queued_sessions", "kv_pages_used", "kv_pages_total", "passes", "accepted", "drafted", "emitted", "fallbacks", "drafter_address", "drafter_state", "selections", "selection_reason", "row_cache_hits", "relaxed", "strengths", "shared_prompt_tokens")
     class FallbacksEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -194,6 +200,7 @@ class TargetStatus(_message.Message):
     ROW_CACHE_HITS_FIELD_NUMBER: _ClassVar[int]
     RELAXED_FIELD_NUMBER: _ClassVar[int]
     STRENGTHS_FIELD_NUMBER: _ClassVar[int]
+    SHARED_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     address: str
     incarnation: str
     active_sessions: int
@@ -212,7 +219,8 @@ class TargetStatus(_message.Message):
     row_cache_hits: int
     relaxed: int
     strengths: _containers.RepeatedCompositeFieldContainer[StrengthState]
-    def __init__(self, address: _Optional[str] = ..., incarnation: _Optional[str] = ..., active_sessions: _Optional[int] = ..., queued_sessions: _Optional[int] = ..., kv_pages_used: _Optional[int] = ..., kv_pages_total: _Optional[int] = ..., passes: _Optional[int] = ..., accepted: _Optional[int] = ..., drafted: _Optional[int] = ..., emitted: _Optional[int] = ..., fallbacks: _Optional[_Mapping[str, int]] = ..., drafter_address: _Optional[str] = ..., drafter_state: _Optional[str] = ..., selections: _Optional[_Mapping[str, int]] = ..., selection_reason: _Optional[str] = ..., row_cache_hits: _Optional[int] = ..., relaxed: _Optional[int] = ..., strengths: _Optional[_Iterable[_Union[StrengthState, _Mapping]]] = ...) -> None: ...
+    shared_prompt_tokens: int
+    def __init__(self, address: _Optional[str] = ..., incarnation: _Optional[str] = ..., active_sessions: _Optional[int] = ..., queued_sessions: _Optional[int] = ..., kv_pages_used: _Optional[int] = ..., kv_pages_total: _Optional[int] = ..., passes: _Optional[int] = ..., accepted: _Optional[int] = ..., drafted: _Optional[int] = ..., emitted: _Optional[int] = ..., fallbacks: _Optional[_Mapping[str, int]] = ..., drafter_address: _Optional[str] = ..., drafter_state: _Optional[str] = ..., selections: _Optional[_Mapping[str, int]] = ..., selection_reason: _Optional[str] = ..., row_cache_hits: _Optional[int] = ..., relaxed: _Optional[int] = ..., strengths: _Optional[_Iterable[_Union[StrengthState, _Mapping]]] = ..., shared_prompt_tokens: _Optional[int] = ...) -> None: ...
 
 class StrengthState(_message.Message):
     __slots__ = ("proposer", "temperature_to", "strength", "in_force", "sessions", "accepted_per_round")

@@ -57,7 +57,9 @@ class InferenceServiceServicer:
     """
 
     def Generate(self, request, context):
-        """Generates a reply as a stream: deltas, then exactly one Finish. Errors are gRPC statuses, never text in the stream.
+        """Generates a reply as a stream: deltas, then exactly one Finish. With n above 1 the deltas of all replies come as
+        they are made, each with its reply's index, and one Finish for each reply. Errors are gRPC statuses, never text in
+        the stream; the error of one reply ends them all.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -26,7 +26,7 @@ from paceline.v1 import common_pb2 as paceline_dot_v1_dot_common__pb2
 from paceline.v1 import inference_pb2 as paceline_dot_v1_dot_inference__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18paceline/v1/target.proto\x12\x0bpaceline.v1\x1a\x18paceline/v1/common.proto\x1a\x1bpaceline/v1/inference.proto\"\xae\x02\n\rDecodeRequest\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x0c\x12\x18\n\x10\x64\x65livered_tokens\x18\x02 \x01(\x0c\x12-\n\x08sampling\x18\x03 \x01(\x0b\x32\x1b.paceline.v1.SamplingParams\x12\x12\n\nmax_tokens\x18\x04 \x01(\r\x12\x0c\n\x04stop\x18\x05 \x03(\t\x12\x12\n\nignore_eos\x18\x06 \x01(\x08\x12\x33\n\x0bspeculation\x18\x07 \x01(\x0b\x32\x1e.paceline.v1.SpeculationParams\x12\x12\n\nrequest_id\x18\x08 \x01(\t\x12\x17\n\x0f\x64\x65viation_spent\x18\t \x01(\x01\x12\x16\n\x0erelaxed_tokens\x18\n \x01(\r\x12\r\n\x05trace\x18\x0b \x01(\x08\"\xcb\x01\n\x0cTargetFinish\x12)\n\x06reason\x18\x01 \x01(\x0e\x32\x19.paceline.v1.FinishReason\x12\x12\n\nstop_match\x18\x02 \x01(\t\x12!\n\x05usage\x18\x03 \x01(\x0b\x32\x12.paceline.v1.Usage\x12\x32\n\x0bspeculation\x18\x04 \x01(\x0b\x32\x1d.paceline.v1.SpeculationStats\x12%\n\x07timings\x18\x05 \x01(\x0b\x32\x14.paceline.v1.Timings\"\xb2\x01\n\x0e\x44\x65\x63odeResponse\x12\x10\n\x06tokens\x18\x01 \x01(\x0cH\x00\x12+\n\x06\x66inish\x18\x02 \x01(\x0b\x32\x19.paceline.v1.TargetFinishH\x00\x12\x17\n\x0f\x64\x65viation_spent\x18\x03 \x01(\x01\x12\x16\n\x0erelaxed_tokens\x18\x04 \x01(\r\x12\'\n\x06rounds\x18\x05 \x03(\x0b\x32\x17.paceline.v1.RoundTraceB\x07\n\x05\x65vent\"\x16\n\x14GetTargetInfoRequest\"I\n\x15GetTargetInfoResponse\x12\x30\n\x05model\x18\x01 \x01(\x0b\x32!.paceline.v1.GetModelInfoResponse\"\x18\n\x16GetTargetStatusRequest\"r\n\x17GetTargetStatusResponse\x12)\n\x06target\x18\x01 \x01(\x0b\x32\x19.paceline.v1.TargetStatus\x12,\n\x08\x64rafters\x18\x02 \x03(\x0b\x32\x1a.paceline.v1.DrafterStatus2\x8a\x02\n\rTargetService\x12\x43\n\x06\x44\x65\x63ode\x12\x1a.paceline.v1.DecodeRequest\x1a\x1b.paceline.v1.DecodeResponse0\x01\x12V\n\rGetTargetInfo\x12!.paceline.v1.GetTargetInfoRequest\x1a\".paceline.v1.GetTargetInfoResponse\x12\\\n\x0fGetTargetStatus\x12#.paceline.v1.GetTargetStatusRequest\x1a$.paceline.v1.GetTargetStatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18paceline/v1/target.proto\x12\x0bpaceline.v1\x1a\x18paceline/v1/common.proto\x1a\x1bpaceline/v1/inference.proto\"\xbe\x02\n\rDecodeRequest\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x0c\x12\x18\n\x10\x64\x65livered_tokens\x18\x02 \x01(\x0c\x12-\n\x08sampling\x18\x03 \x01(\x0b\x32\x1b.paceline.v1.SamplingParams\x12\x12\n\nmax_tokens\x18\x04 \x01(\r\x12\x0c\n\x04stop\x18\x05 \x03(\t\x12\x12\n\nignore_eos\x18\x06 \x01(\x08\x12\x33\n\x0bspeculation\x18\x07 \x01(\x0b\x32\x1e.paceline.v1.SpeculationParams\x12\x12\n\nrequest_id\x18\x08 \x01(\t\x12\x17\n\x0f\x64\x65viation_spent\x18\t \x01(\x01\x12\x16\n\x0erelaxed_tokens\x18\n \x01(\r\x12\r\n\x05trace\x18\x0b \x01(\x08\x12\x0e\n\x06\x63hoice\x18\x0c \x01(\r\"\xcb\x01\n\x0cTargetFinish\x12)\n\x06reason\x18\x01 \x01(\x0e\x32\x19.paceline.v1.FinishReason\x12\x12\n\nstop_match\x18\x02 \x01(\t\x12!\n\x05usage\x18\x03 \x01(\x0b\x32\x12.paceline.v1.Usage\x12\x32\n\x0bspeculation\x18\x04 \x01(\x0b\x32\x1d.paceline.v1.SpeculationStats\x12%\n\x07timings\x18\x05 \x01(\x0b\x32\x14.paceline.v1.Timings\"\xb2\x01\n\x0e\x44\x65\x63odeResponse\x12\x10\n\x06tokens\x18\x01 \x01(\x0cH\x00\x12+\n\x06\x66inish\x18\x02 \x01(\x0b\x32\x19.paceline.v1.TargetFinishH\x00\x12\x17\n\x0f\x64\x65viation_spent\x18\x03 \x01(\x01\x12\x16\n\x0erelaxed_tokens\x18\x04 \x01(\r\x12\'\n\x06rounds\x18\x05 \x03(\x0b\x32\x17.paceline.v1.RoundTraceB\x07\n\x05\x65vent\"\x16\n\x14GetTargetInfoRequest\"I\n\x15GetTargetInfoResponse\x12\x30\n\x05model\x18\x01 \x01(\x0b\x32!.paceline.v1.GetModelInfoResponse\"\x18\n\x16GetTargetStatusRequest\"r\n\x17GetTargetStatusResponse\x12)\n\x06target\x18\x01 \x01(\x0b\x32\x19.paceline.v1.TargetStatus\x12,\n\x08\x64rafters\x18\x02 \x03(\x0b\x32\x1a.paceline.v1.DrafterStatus2\x8a\x02\n\rTargetService\x12\x43\n\x06\x44\x65\x63ode\x12\x1a.paceline.v1.DecodeRequest\x1a\x1b.paceline.v1.DecodeResponse0\x01\x12V\n\rGetTargetInfo\x12!.paceline.v1.GetTargetInfoRequest\x1a\".paceline.v1.GetTargetInfoResponse\x12\\\n\x0fGetTargetStatus\x12#.paceline.v1.GetTargetStatusRequest\x1a$.paceline.v1.GetTargetStatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,19 +34,19 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'paceline.v1.target_pb2', _g
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_DECODEREQUEST']._serialized_start=97
-  _globals['_DECODEREQUEST']._serialized_end=399
-  _globals['_TARGETFINISH']._serialized_start=402
-  _globals['_TARGETFINISH']._serialized_end=605
-  _globals['_DECODERESPONSE']._serialized_start=608
-  _globals['_DECODERESPONSE']._serialized_end=786
-  _globals['_GETTARGETINFOREQUEST']._serialized_start=788
-  _globals['_GETTARGETINFOREQUEST']._serialized_end=810
-  _globals['_GETTARGETINFORESPONSE']._serialized_start=812
-  _globals['_GETTARGETINFORESPONSE']._serialized_end=885
-  _globals['_GETTARGETSTATUSREQUEST']._serialized_start=887
-  _globals['_GETTARGETSTATUSREQUEST']._serialized_end=911
-  _globals['_GETTARGETSTATUSRESPONSE']._serialized_start=913
-  _globals['_GETTARGETSTATUSRESPONSE']._serialized_end=1027
-  _globals['_TARGETSERVICE']._serialized_start=1030
-  _globals['_TARGETSERVICE']._serialized_end=1296
+  _globals['_DECODEREQUEST']._serialized_end=415
+  _globals['_TARGETFINISH']._serialized_start=418
+  _globals['_TARGETFINISH']._serialized_end=621
+  _globals['_DECODERESPONSE']._serialized_start=624
+  _globals['_DECODERESPONSE']._serialized_end=802
+  _globals['_GETTARGETINFOREQUEST']._serialized_start=804
+  _globals['_GETTARGETINFOREQUEST']._serialized_end=826
+  _globals['_GETTARGETINFORESPONSE']._serialized_start=828
+  _globals['_GETTARGETINFORESPONSE']._serialized_end=901
+  _globals['_GETTARGETSTATUSREQUEST']._serialized_start=903
+  _globals['_GETTARGETSTATUSREQUEST']._serialized_end=927
+  _globals['_GETTARGETSTATUSRESPONSE']._serialized_start=929
+  _globals['_GETTARGETSTATUSRESPONSE']._serialized_end=1043
+  _globals['_TARGETSERVICE']._serialized_start=1046
+  _globals['_TARGETSERVICE']._serialized_end=1312
 # @@protoc_insertion_point(module_scope)

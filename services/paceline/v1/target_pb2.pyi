@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class DecodeRequest(_message.Message):
-    __slots__ = ("prompt_tokens", "delivered_tokens", "sampling", "max_tokens", "stop", "ignore_eos", "speculation", "request_id", "deviation_spent", "relaxed_tokens", "trace")
+    __slots__ = ("prompt_tokens", "delivered_tokens", "sampling", "max_tokens", "stop", "ignore_eos", "speculation", "request_id", "deviation_spent", "relaxed_tokens", "trace", "choice")
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     DELIVERED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
@@ -21,6 +21,7 @@ class DecodeRequest(_message.Message):
     DEVIATION_SPENT_FIELD_NUMBER: _ClassVar[int]
     RELAXED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TRACE_FIELD_NUMBER: _ClassVar[int]
+    CHOICE_FIELD_NUMBER: _ClassVar[int]
     prompt_tokens: bytes
     delivered_tokens: bytes
     sampling: _common_pb2.SamplingParams
@@ -32,7 +33,8 @@ class DecodeRequest(_message.Message):
     deviation_spent: float
     relaxed_tokens: int
     trace: bool
-    def __init__(self, prompt_tokens: _Optional[bytes] = ..., delivered_tokens: _Optional[bytes] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., max_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., ignore_eos: _Optional[bool] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationParams, _Mapping]] = ..., request_id: _Optional[str] = ..., deviation_spent: _Optional[float] = ..., relaxed_tokens: _Optional[int] = ..., trace: _Optional[bool] = ...) -> None: ...
+    choice: int
+    def __init__(self, prompt_tokens: _Optional[bytes] = ..., delivered_tokens: _Optional[bytes] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., max_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., ignore_eos: _Optional[bool] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationParams, _Mapping]] = ..., request_id: _Optional[str] = ..., deviation_spent: _Optional[float] = ..., relaxed_tokens: _Optional[int] = ..., trace: _Optional[bool] = ..., choice: _Optional[int] = ...) -> None: ...
 
 class TargetFinish(_message.Message):
     __slots__ = ("reason", "stop_match", "usage", "speculation", "timings")

@@ -1,4 +1,4 @@
-"""Plots of a study, as PNG and SVG."""
+"""Plots, as PNG and SVG."""
 
 from __future__ import annotations
 

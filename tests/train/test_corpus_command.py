@@ -1,0 +1,61 @@
+"""`paceline train corpus` on a tiny model, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+import pytest
+
+from paceline.errors import InvalidField
+from paceline.train.corpus import Corpus
+from paceline.train.corpus_cli import add_corpus, run_corpus
+from support.tiny import save_tokenizer, tiny_model
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("PACELINE_HOME", str(tmp_path / "home"))
+    folder = tiny_model(tmp_path / "tiny", vocab=400)
+    return str(save_tokenizer(folder))
+
+
+def arguments(*given: str) -> Namespace:
+    parser = ArgumentParser()
+    add_corpus(parser)
+    return parser.parse_args(given)
+
+
+def test_prompts_of_a_file_and_of_its_own(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "one two"}\n{"prompt": "the code"}\n')
+    out = tmp_path / "corpus"
+    given = ["--out", str(out), "--target", model, "--prompts", str(prompts), "--temperatures", "0,1", "--json"]
+    given += ["--batch", "3", "--reply-tokens", "5", "--prompt-tokens", "4", "--rows", "7"]
+    assert run_corpus(arguments(*given)) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["sequences"] == 4
+    assert run_corpus(arguments(*given, "--sequences", "6")) == 0
+    corpus = Corpus.open(out)
+    assert len(corpus) == 6
+    assert corpus.info.target == model
+    assert {each.row_ids.shape[1] for each in corpus} == {7}
+    assert max(len(each.row_ids) for each in corpus) <= 5
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--temperatures", "0,x"], "--temperatures: got '0,x'"),
+        (["--temperatures", "-1"], "--temperatures: got -1.0, allowed: 0 to 5"),
+        (["--batch", "0"], "--batch: got 0, allowed: 1 to 4096"),
+        (["--rows", "401", "--reply-tokens", "9"], "--rows: got 401, allowed: 1 to "),
+        (["--reply-tokens", "300"], "--reply-tokens: got 300, allowed: what fits behind the prompts"),
+        (["--sequences", "0"], "--sequences: got 0"),
+    ],
+)
+def test_bad_options_are_refused_by_name(model: str, tmp_path: Path, given: list[str], said: str) -> None:
+    with pytest.raises(InvalidField) as caught:
+        run_corpus(arguments("--out", str(tmp_path / "out"), "--target", model, *given))
+    assert str(caught.value).startswith(said)
+    assert not (tmp_path / "out").exists()
