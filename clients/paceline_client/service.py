@@ -73,6 +73,28 @@ class TargetState:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberTrust:
+    """How far a member of a fused proposer was right at one level of the tree."""
+
+    warmth: str  # range of temperatures: "greedy", "cool" or "warm"
+    depth: int  # 1 for the first level; the last one stands for deeper ones too
+    contexts: float  # where it said something and the target's token became known
+    promised: float  # mean probability that it gave its first token
+    right: float  # share of them where its first token was the target's
+
+
+@dataclass(frozen=True, slots=True)
+class MemberState:
+    """A member of a fused proposer."""
+
+    proposer: str
+    sessions: int  # that it drafts for
+    passes: int  # of its model since start
+    left: Mapping[str, int]  # sessions that went on without it since start, by reason
+    trust: tuple[MemberTrust, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DrafterState:
     """State of a drafter replica."""
 
@@ -81,6 +103,7 @@ class DrafterState:
     proposer: str
     sessions: int
     streams: int
+    members: tuple[MemberState, ...] = ()  # of a fused proposer
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +187,19 @@ def status_of(status: inference_pb2.GetStatusResponse) -> Status:
                 proposer=drafter.proposer,
                 sessions=drafter.sessions,
                 streams=drafter.streams,
+                members=tuple(
+                    MemberState(
+                        each.proposer,
+                        each.sessions,
+                        each.passes,
+                        dict(each.left),
+                        tuple(
+                            MemberTrust(line.warmth, line.depth, line.contexts, line.promised, line.right)
+                            for line in each.trust
+                        ),
+                    )
+                    for each in drafter.members
+                ),
             )
             for drafter in status.drafters
         ),

@@ -129,7 +129,7 @@ class AppConfig(_Settings):
         if gateway.model is None:
             settings = gateway.model_copy(update={"model": model})
             update["gateway"] = self.gateway.model_copy(update={"settings": settings})
-        needs_target = drafter is not None and (drafter.proposer == "model" or drafter.store_file is not None)
+        needs_target = drafter is not None and (drafter.has_model or drafter.store_file is not None)
         if needs_target and drafter is not None and drafter.target_model is None:
             assert self.drafter is not None
             told = drafter.model_copy(update={"target_model": model})

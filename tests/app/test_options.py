@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from paceline.app_config import AppConfig, parse
-from paceline.cli.serve_options import ServeOptions, add_arguments, read
+from paceline.cli.serve_options import ServeOptions, add_arguments, drafter_flag, read
 from paceline.drafter.config import DrafterConfig
 from paceline.errors import InvalidField
 
@@ -69,10 +69,21 @@ def test_flags_win_over_the_file(local: str, tmp_path: Path) -> None:
 
 def test_drafter_flag() -> None:
     assert options("--drafter", "none").app.drafter is None
-    for what, proposer, model in (("suffix", "suffix", None), ("owner/small", "model", "owner/small")):
+    for what, proposer, model in (
+        ("suffix", "suffix", None),
+        ("owner/small", "model", "owner/small"),
+        ("fused:owner/small", "fused", "owner/small"),
+    ):
         drafter = options("--drafter", what).app.drafter
         assert drafter is not None
         assert (drafter.settings.proposer, drafter.settings.model) == (proposer, model)
+        assert drafter_flag(drafter.settings.proposer, drafter.settings.model) == what
+    with pytest.raises(InvalidField, match='a model behind "fused:"'):
+        options("--drafter", "fused:")
+    both = options("--drafter", "fused:owner/small", "--dtype", "bfloat16").app.completed().drafter
+    assert both is not None
+    assert both.settings.dtype == "bfloat16"
+    assert both.settings.target_model is not None, "tokenizers are compared"
 
 
 def test_drafter_flag_replaces_the_files_drafter_and_keeps_its_place(local: str, tmp_path: Path) -> None:
@@ -96,6 +107,11 @@ def test_drafter_flag_replaces_the_files_drafter_and_keeps_its_place(local: str,
             {"store_file": "f", "target_model": "m"},
         ),
         ({"store_file": "f", "store_save_s": 5, "target_model": "m"}, "d", {"model": "d", "target_model": "m"}),
+        (
+            {"store_file": "f", "store_save_s": 5, "target_model": "m"},
+            "fused:d",
+            {"model": "d", "store_file": "f", "store_save_s": 5, "target_model": "m"},
+        ),
     ],
 )
 def test_drafter_flag_drops_what_only_another_proposer_reads(

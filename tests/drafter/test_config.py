@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from paceline.drafter.config import DrafterConfig
+from paceline.drafter.config import DrafterConfig, unread_by
 
 
 def test_defaults_are_good_and_survive_a_round_trip() -> None:
@@ -19,7 +19,8 @@ def test_defaults_are_good_and_survive_a_round_trip() -> None:
     ("changes", "named"),
     [
         ({"proposer": "model"}, "model: got None"),
-        ({"model": "m"}, "model: got 'm'"),
+        ({"proposer": "fused"}, "model: got None, allowed: a model, since proposer is 'fused'"),
+        ({"model": "m"}, "model: got 'm', .* It is a setting of proposers 'model' and 'fused'"),
         ({"target_model": "m"}, "target_model: got 'm'"),
         ({"dtype": "bfloat16"}, "dtype: got 'bfloat16'"),
         ({"width": 5}, "width: got 5"),
@@ -40,6 +41,14 @@ def test_defaults_are_good_and_survive_a_round_trip() -> None:
 def test_what_is_wrong_or_would_do_nothing_is_refused_by_name(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(ValidationError, match=named):
         DrafterConfig(**changes)
+
+
+def test_the_fused_proposer_reads_what_either_member_reads() -> None:
+    config = DrafterConfig(proposer="fused", model="m", target_model="t", store_mb=5, store_file="f", width=2)
+    assert config.has_model
+    assert unread_by("fused") == frozenset()
+    assert "store_mb" in unread_by("model")
+    assert "width" in unread_by("suffix")
 
 
 def test_every_setting_is_described() -> None:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
 from paceline.drafter.config import DrafterConfig
-from paceline.drafter.loading import load_proposer
+from paceline.drafter.loading import load_proposer, load_store
+from paceline.drafter.proposer import DraftOptions, Want
 from paceline.drafter.server import DrafterServer
 from paceline.errors import ModelDamaged, ModelNotFound, PacelineError, TokenizerMismatch, Unavailable
 from paceline.rpc.arrays import bytes_to_ints, ints_to_bytes
 from paceline.rpc.channels import open_channel
 from paceline.runtime.tokenizer import load_tokenizer
+from paceline.speculation.modes import Proposal
+from paceline.speculation.sampling import SamplingParams
 from paceline.v1 import common_pb2, draft_pb2, draft_pb2_grpc
 from support.tiny import byte_level_tokenizer, save_tokenizer, tiny_model
 
@@ -105,6 +109,30 @@ async def test_a_model_that_is_not_there_is_refused_by_name(tmp_path: Path) -> N
     error = await refused_start(config(tmp_path / "nowhere"))
     assert isinstance(error, ModelNotFound)
     assert "nowhere" in str(error)
+
+
+def test_the_fused_proposer_has_the_replicas_store_and_the_models_tokenizer(folder: Path, tmp_path: Path) -> None:
+    settings = DrafterConfig(
+        proposer="fused",
+        model=str(folder),
+        target_model=str(folder),
+        device="cpu",
+        kv_tokens=512,
+        store_file=str(tmp_path / "texts.npz"),
+    )
+    kept = load_store(settings)
+    made = load_proposer(settings, kept)
+    assert (made.name, made.tokenizer_fingerprint) == ("fused", load_tokenizer(folder).fingerprint)
+    assert made.context_length == 0, "where the model's ends, the text goes on"
+    options = DraftOptions(Proposal.RANKED, 1.0, SamplingParams(), frozenset(), 300, learn=True)
+    made.open(1, np.asarray([5, 6, 7], np.int32), 2, options)
+    while (growth := made.propose([Want(1, 4)])[0]) is None or growth.growing:
+        continue
+    assert len(growth.tree) == 4
+    made.close(1)
+    while kept.store.learn_part():
+        continue
+    assert kept.store.tokens == 1
 
 
 def test_the_suffix_proposer_needs_no_model() -> None:

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from paceline.drafter.engine import DrafterEngine
+from paceline.drafter.fused import FusedProposer
+from paceline.drafter.looks import MeasuredTimes
 from paceline.drafter.messages import Advance, Fault, Open, Reply
 from paceline.drafter.model import ModelProposer
 from paceline.drafter.proposer import DraftOptions, Proposer, UnknownTokens, Want
@@ -47,14 +49,50 @@ def test_a_context_is_read_before_a_tree_is_wanted() -> None:
     try:
         engine.submit(1, [opened(1, [3] * 40, budget=0)], replies.put)
         assert [passes.get(timeout=20) for _ in range(3)] == [16, 16, 8]
+        assert replies.empty(), "no tree was wanted"
         engine.submit(1, [Advance(1, 1, 40, [], 4)], replies.put)
         (reply,) = replies.get(timeout=20)
         assert reply.tree is not None
         assert (reply.base_length, len(reply.tree)) == (40, 4)
         assert passes.get(timeout=20) <= 4, "the first pass after the reading is a level of the tree"
+    finally:
+        engine.stop(20)
+
+
+class Dear(MeasuredTimes):
+    """Looks that take a thousand rounds each."""
+
+    def pass_s(self, tokens: int, sessions: int) -> float | None:
+        return 1.0
+
+    @property
+    def round_s(self) -> float | None:
+        return 0.001
+
+
+def test_a_model_that_is_not_worth_waiting_for_reads_behind_a_whole_tree() -> None:
+    passes: queue.Queue[int] = queue.Queue()
+    runner = ToyRunner(TABLE, before_execute=lambda plan: passes.put(plan.tokens))
+    made = FusedProposer(
+        suffix(), runner, "", max_depth=3, width=4, step_tokens=16, min_path_prob=0.0, times=Dear(runner.costs)
+    )
+    engine = DrafterEngine(made, max_sessions=4, max_budget=8)
+    replies: queue.Queue[list[Reply]] = queue.Queue()
+    engine.start()
+    try:
+        engine.submit(1, [opened(1, [3, 4] * 20, budget=4)], replies.put)
+        (reply,) = replies.get(timeout=20)
+        assert reply.tree is not None
+        assert not reply.growing
+        assert reply.tree.tokens.tolist()[0] == 3, "what the text says"
+        assert [passes.get(timeout=20) for _ in range(3)] == [16, 16, 8]
+        engine.submit(1, [Advance(1, 1, 40, [3], 4)], replies.put)
+        (reply,) = replies.get(timeout=20)
+        assert reply.base_length == 41
         assert replies.empty()
     finally:
         engine.stop(20)
+    assert passes.empty()
 
 
 def test_a_failure_while_reading_is_told() -> None:
@@ -148,7 +186,8 @@ def test_a_failed_pass_leaves_the_other_sessions_as_they_were() -> None:
             raise RuntimeError("once")
 
     expected = model(ToyRunner(TABLE))
-    made = model(ToyRunner(TABLE, before_execute=before))
+    runner = ToyRunner(TABLE, before_execute=before)
+    made = model(runner)
     for each in (expected, made):
         each.open(1, np.asarray([1, 2], np.int32), 2, OPTIONS)
         each.open(2, np.asarray([3], np.int32), 1, OPTIONS)
@@ -162,7 +201,7 @@ def test_a_failed_pass_leaves_the_other_sessions_as_they_were() -> None:
         assert tree.tokens.tolist() == right.tokens.tolist()
         made.advance(want.session, tree.path_tokens(0))
         assert grown(made, want)[0] is not None
-    made._runner.kv.check_integrity()
+    runner.kv.check_integrity()
 
 
 def test_tokens_the_model_does_not_have_are_refused_before_a_pass() -> None:

@@ -12,7 +12,7 @@ import pytest
 from paceline.runtime.costs import PassCosts
 from paceline.runtime.toy import ToyRunner
 from paceline.speculation.sampling import SamplingParams
-from paceline.study.drafters import DrafterBench, DrafterSettings, ModelDrafter, SuffixDrafter, serve
+from paceline.study.drafters import DrafterBench, DrafterSettings, FusedDrafter, ModelDrafter, SuffixDrafter, serve
 from paceline.study.drafters_report import result_rows
 from paceline.study.parts import Parts
 from paceline.study.reply import plain_replies
@@ -46,7 +46,7 @@ def test_rounds_and_accepted_tokens_add_up(temperature: float) -> None:
     bench = DrafterBench(ToyRunner(TABLE), PROMPTS, SETTINGS)
     timed = ToyRunner(OTHER)
     timed.costs = COSTS
-    for drafter in (SuffixDrafter("suffix"), ModelDrafter("model", timed, 3)):
+    for drafter in (SuffixDrafter("suffix"), ModelDrafter("model", timed, 3), FusedDrafter("fused", timed, 3)):
         cell = bench.cell(drafter, 4, temperature, 2.0)
         replayed = DrafterBench(ToyRunner(TABLE), PROMPTS, replace(SETTINGS, replay=True))
         assert replayed.cell(drafter, 4, temperature, 2.0)["replies"] == cell["replies"]
@@ -79,6 +79,22 @@ def test_a_store_that_served_knows_more_than_a_sessions_own_text() -> None:
     replies = bench.replies(0.0)
     own, warm = (bench.agreement(each, replies) for each in (SuffixDrafter("own"), SuffixDrafter("warm", texts)))
     assert sum(first for _, first, _ in warm) > sum(first for _, first, _ in own)
+
+
+def test_a_fused_drafter_weighs_looks_against_the_targets_pass() -> None:
+    """The model is the target: with passes that cost nothing it is asked again and again, with dear ones hardly."""
+    target = ToyRunner(TABLE)
+    target.costs = COSTS
+    bench = DrafterBench(target, PROMPTS, SETTINGS)
+    rounds = {}
+    for second in (0.001, 10.0):
+        model = ToyRunner(TABLE)
+        model.costs = PassCosts({1: second, 8: second})
+        cell = bench.cell(FusedDrafter("fused", model, 3), 4, 0.0, 1.0)
+        rounds[second] = sum(each["rounds"] for each in cell["replies"])
+        assert cell["draft_s"] > (second if second < 1 else 0)
+    suffix = sum(each["rounds"] for each in bench.cell(SuffixDrafter("suffix"), 4, 0.0, 1.0)["replies"])
+    assert rounds[0.001] < rounds[10.0] <= 1.1 * suffix
 
 
 def test_rows_are_what_they_say() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from paceline_client.commands.connect import add_connection_options, connect
 from paceline_client.commands.summary import counts
-from paceline_client.service import DrafterState, ModelInfo, Status, StrengthState, TargetState
+from paceline_client.service import DrafterState, MemberState, ModelInfo, Status, StrengthState, TargetState
 
 
 def add_parser(subparsers: Any) -> None:
@@ -44,7 +44,9 @@ def table(info: ModelInfo, status: Status) -> list[str]:
         rows += _target_rows(target)
     if not status.targets:
         rows.append(("target", "none"))
-    rows += [("drafter", _drafter(drafter)) for drafter in status.drafters]
+    for drafter in status.drafters:
+        rows.append(("drafter", _drafter(drafter)))
+        rows += [("", _member(member)) for member in drafter.members]
     if not status.drafters:
         rows.append(("drafter", "none linked; decoding plainly"))
     return [f"{name:<9} {text}" for name, text in rows]
@@ -95,6 +97,20 @@ def _modes(info: ModelInfo) -> str:
     wait = f", wait {info.wait}" if info.wait else ""
     deadline = f" {info.draft_deadline_ms} ms" if wait and info.draft_deadline_ms else ""
     return f"{selection}{wait}{deadline}" + (", learns from replies" if info.learn else "")
+
+
+def _member(member: MemberState) -> str:
+    """A member of a fused proposer: how often its first token was right, and what it had promised, by level."""
+    parts = [f"{member.proposer}: {member.sessions} sessions"]
+    if member.passes:
+        parts.append(f"{member.passes} passes")
+    if member.left:
+        parts.append(f"left: {counts(member.left)}")
+    for warmth in dict.fromkeys(line.warmth for line in member.trust):
+        lines = [line for line in member.trust if line.warmth == warmth]
+        shares = " ".join(f"{line.right:.0%} ({line.promised:.0%})" for line in lines)
+        parts.append(f"{warmth} right (promised) by level: {shares}")
+    return ", ".join(parts)
 
 
 def _drafter(drafter: DrafterState) -> str:

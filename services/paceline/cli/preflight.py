@@ -23,7 +23,7 @@ def check_models(app: AppConfig) -> None:
 
     target = app.target.settings.model
     drafter = None
-    if app.drafter is not None and app.drafter.settings.proposer == "model":
+    if app.drafter is not None and app.drafter.settings.has_model:
         drafter = app.drafter.settings.model
     store = default_store()
     store.resolve(target)
@@ -83,7 +83,7 @@ def on_this_machine(app: AppConfig) -> AppConfig:
 def _wants_gpu(name: str, app: AppConfig) -> bool:
     if name == "drafter":
         settings = None if app.drafter is None else app.drafter.settings
-        return settings is not None and settings.proposer == "model" and settings.device != "cpu"
+        return settings is not None and settings.has_model and settings.device != "cpu"
     return app.target.settings.device != "cpu"
 
 

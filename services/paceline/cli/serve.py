@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from paceline.cli.serve_options import ServeOptions, add_arguments, read
+from paceline.cli.serve_options import ServeOptions, add_arguments, drafter_flag, read
 from paceline.cli.session import Session, in_session
 from paceline.cli.stack import Ready
 from paceline.errors import Unavailable
@@ -42,7 +42,7 @@ def ready_line(options: ServeOptions, ready: Ready) -> str:
     drafter = "none"
     if app.drafter is not None:
         settings = app.drafter.settings
-        drafter = str(settings.model) if settings.proposer == "model" else settings.proposer
+        drafter = drafter_flag(settings.proposer, settings.model)
     facts = {
         "grpc": ready.grpc,
         "http": ready.http,

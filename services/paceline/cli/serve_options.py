@@ -11,13 +11,14 @@ from typing import Any
 import yaml
 
 from paceline.app_config import AppConfig, parse
-from paceline.drafter.config import ONLY_WITH
+from paceline.drafter.config import unread_by
 from paceline.errors import InvalidField
 
 IMPORT_PATH = "paceline.app:build"
 SERVICER_FUNCTION = "paceline.v1.inference_pb2_grpc.add_InferenceServiceServicer_to_server"
 NO_DRAFTER = "none"
-OWN_PROPOSERS = ("suffix",)  # names for --drafter that are not models
+SUFFIX = "suffix"
+FUSED = "fused:"  # before a model
 
 # Fields of a Serve config file that `paceline serve` honours, by the path to them. All others are refused by name.
 _KNOWN: dict[str, tuple[str, ...]] = {
@@ -52,7 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", metavar="ADDRESS", help="address the ingress listens on (127.0.0.1)")
     parser.add_argument("--target", metavar="MODEL", help="target model: a known name, a folder or a Hugging Face id")
     parser.add_argument(
-        "--drafter", metavar="WHAT", help='"suffix", "none", or a drafter model: a name, a folder or a Hugging Face id'
+        "--drafter",
+        metavar="WHAT",
+        help='"suffix", MODEL (a name, a folder or a Hugging Face id), "fused:MODEL" for one tree from both, or "none"',
     )
     parser.add_argument("--dtype", metavar="FORMAT", help="auto, float32 or bfloat16; of target and drafter")
     parser.add_argument("--drafter-dtype", metavar="FORMAT", help="of the drafter model alone")
@@ -60,6 +63,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ray-address", metavar="ADDRESS", help="join this Ray cluster instead of starting one, for example auto"
     )
+
+
+def drafter_of(flag: str) -> tuple[str, str | None]:
+    """Proposer and model that a value of --drafter names; "none" is no drafter.
+
+    Raises InvalidField if a model is missing.
+    """
+    if flag == SUFFIX:
+        return SUFFIX, None
+    proposer, model = ("fused", flag.removeprefix(FUSED)) if flag.startswith(FUSED) else ("model", flag)
+    if proposer == "fused" and not model:
+        raise InvalidField("--drafter", flag, 'a model behind "fused:", for example fused:path/to/model')
+    return proposer, model
+
+
+def drafter_flag(proposer: str, model: str | None) -> str:
+    """The value of --drafter that names a proposer."""
+    return {SUFFIX: SUFFIX, "model": f"{model}", "fused": f"{FUSED}{model}"}[proposer]
 
 
 def read(arguments: argparse.Namespace) -> ServeOptions:
@@ -102,25 +123,17 @@ def _with_flags(arguments: Mapping[str, Any], flags: argparse.Namespace) -> dict
         merged["drafter"] = None
     elif flags.drafter is not None:
         section = merged.get("drafter") or {}
-        proposer = flags.drafter if flags.drafter in OWN_PROPOSERS else "model"
-        # The flag's now, and what only another proposer would read.
-        chosen = {
-            "proposer",
-            "model",
-            *(name for each, names in ONLY_WITH.items() if each != proposer for name in names),
-        }
+        proposer, model = drafter_of(flags.drafter)
+        chosen = {"proposer", "model", *unread_by(proposer)}  # the flag's now, and what only another would read
         settings = section.get("settings", {})
-        if proposer in OWN_PROPOSERS and "store_file" not in settings:
+        if proposer == SUFFIX and "store_file" not in settings:
             chosen.add("target_model")  # which nothing would read
         kept = {name: value for name, value in settings.items() if name not in chosen}
         merged["drafter"] = {**section, "settings": kept}
-        if flags.drafter in OWN_PROPOSERS:
-            put("drafter", proposer=flags.drafter)
-        else:
-            put("drafter", proposer="model", model=flags.drafter)
+        put("drafter", proposer=proposer, model=model)
     put("target", model=flags.target, dtype=flags.dtype, device=flags.device)
     drafter = merged.get("drafter")
-    if isinstance(drafter, dict) and drafter.get("settings", {}).get("proposer") == "model":
+    if isinstance(drafter, dict) and drafter.get("settings", {}).get("proposer", SUFFIX) != SUFFIX:
         put("drafter", dtype=flags.drafter_dtype or flags.dtype, device=flags.device)
     elif flags.drafter_dtype is not None:
         raise InvalidField("--drafter-dtype", flags.drafter_dtype, "absent, since the drafter is no model")

@@ -8,10 +8,14 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from paceline.rpc.tls import TlsConfig
 
-ONLY_WITH = {
-    "suffix": ("store_mb", "store_file", "store_save_s"),
-    "model": ("model", "dtype", "device", "kv_tokens", "step_tokens", "width"),
-}
+_STORE = ("store_mb", "store_file", "store_save_s")
+_MODEL = ("model", "dtype", "device", "kv_tokens", "step_tokens", "width")
+READ_BY = {"suffix": _STORE, "model": _MODEL, "fused": _STORE + _MODEL}  # settings that not every proposer reads
+
+
+def unread_by(proposer: str) -> frozenset[str]:
+    """Settings that a proposer does not read, although another one does."""
+    return frozenset(_STORE + _MODEL) - frozenset(READ_BY[proposer])
 
 
 class DrafterConfig(BaseModel):
@@ -19,13 +23,15 @@ class DrafterConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    proposer: Literal["suffix", "model"] = Field(
-        default="suffix", description="suffix (statistics of text, no weights) or model (a causal language model)."
+    proposer: Literal["suffix", "model", "fused"] = Field(
+        default="suffix",
+        description="suffix (statistics of text, no weights), model (a causal language model) or fused (one tree from"
+        " both, each trusted as far as it has been right).",
     )
     model: str | None = Field(
         default=None,
         min_length=1,
-        description="Model of the model proposer: a known name, a local folder or a Hugging Face id.",
+        description="Model of the model and fused proposers: a known name, a local folder or a Hugging Face id.",
     )
     target_model: str | None = Field(
         default=None,
@@ -98,18 +104,23 @@ class DrafterConfig(BaseModel):
     port: int = Field(default=0, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
     tls: TlsConfig | None = Field(default=None, description="Certificates of the data plane; absent: no TLS.")
 
+    @property
+    def has_model(self) -> bool:
+        """True if the proposer runs a model."""
+        return self.proposer != "suffix"
+
     @model_validator(mode="after")
     def _consistent(self) -> DrafterConfig:
-        if self.proposer == "model" and self.model is None:
-            raise ValueError("model: got None, allowed: a model, since proposer is 'model'")
-        for proposer, fields in ONLY_WITH.items():
-            for name in fields if proposer != self.proposer else ():
-                if (value := getattr(self, name)) != type(self).model_fields[name].default:
-                    raise ValueError(
-                        f"{name}: got {value!r}, allowed: the default, since proposer is {self.proposer!r}."
-                        f" It is a setting of proposer {proposer!r}"
-                    )
-        if self.target_model is not None and self.proposer != "model" and self.store_file is None:
+        if self.has_model and self.model is None:
+            raise ValueError(f"model: got None, allowed: a model, since proposer is {self.proposer!r}")
+        for name in sorted(unread_by(self.proposer)):
+            if (value := getattr(self, name)) != type(self).model_fields[name].default:
+                readers = " and ".join(repr(each) for each, names in READ_BY.items() if name in names)
+                raise ValueError(
+                    f"{name}: got {value!r}, allowed: the default, since proposer is {self.proposer!r}."
+                    f" It is a setting of proposers {readers}"
+                )
+        if self.target_model is not None and not self.has_model and self.store_file is None:
             raise ValueError(
                 f"target_model: got {self.target_model!r}, allowed: None, since proposer is {self.proposer!r}"
                 " and there is no store_file"

@@ -32,7 +32,7 @@ class _Session:
     length: int
     vocab_size: int  # ids from here on break the protocol
     budget: int = 0  # nodes of the tree that is wanted; 0 if none is
-    unread: bool = True  # the proposer has not been asked since the context grew
+    unread: bool = True  # the proposer has context to read, or has not been asked since it grew
 
 
 _Named = tuple[tuple[int, int], _Session]  # ((stream, session), state)
@@ -234,7 +234,7 @@ class DrafterEngine:
             if held.budget and (len(grown.tree) or not grown.growing):
                 replies.append((stream, Reply(session, held.epoch, held.length, grown.tree, grown.growing)))
             if not grown.growing:
-                held.budget, held.unread = 0, False
+                held.budget, held.unread = 0, grown.behind
         return replies
 
     def _deliver(self, stream: int, replies: list[Reply]) -> None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from paceline.drafter.config import DrafterConfig
+from paceline.drafter.fused import FusedProposer
 from paceline.drafter.keeper import StoreKeeper
 from paceline.drafter.known_rows import KnownRows
+from paceline.drafter.looks import MeasuredTimes
+from paceline.drafter.model import ModelProposer
 from paceline.drafter.proposer import Proposer
 from paceline.drafter.store_file import Tokenizer
 from paceline.drafter.suffix import SuffixProposer
@@ -15,6 +19,9 @@ from paceline.drafter.text_store import MB, TextStore
 from paceline.errors import InvalidField
 from paceline.runtime.store import default_store
 from paceline.runtime.tokenizer import load_tokenizer
+
+if TYPE_CHECKING:  # a replica without a model imports no transformers
+    from paceline.runtime.drafter_runner import DrafterModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,22 +58,40 @@ def load_proposer(config: DrafterConfig, kept: KeptStore | None = None) -> Propo
     for a distilled drafter of another target.
     """
     known = KnownRows(config.known_rows)
-    if config.proposer == "suffix" or config.model is None:
-        kept = kept or load_store(config)
-        return SuffixProposer(kept.store, config.max_depth, config.min_path_prob, known, kept.tokenizer_fingerprint)
-    from paceline.drafter.model import ModelProposer
-    from paceline.runtime.drafter_runner import load_drafter_model
-    from paceline.runtime.models import ModelSpec
-
-    store = default_store()
-    spec = ModelSpec(str(store.resolve(config.model)), name=config.model, dtype=config.dtype, device=config.device)
-    loaded = load_drafter_model(spec, config.kv_tokens, config.target_model, store.resolve)
-    return ModelProposer(
-        loaded.runner,
-        loaded.tokenizer_fingerprint,
+    if config.has_model:
+        model = _load_model(config)
+    if config.proposer == "model":
+        return ModelProposer(
+            model.runner,
+            model.tokenizer_fingerprint,
+            max_depth=config.max_depth,
+            width=config.width,
+            step_tokens=config.step_tokens,
+            min_path_prob=config.min_path_prob,
+            known=known,
+        )
+    kept = kept or load_store(config)
+    suffix = SuffixProposer(kept.store, config.max_depth, config.min_path_prob, known, kept.tokenizer_fingerprint)
+    if config.proposer == "suffix":
+        return suffix
+    return FusedProposer(
+        suffix,
+        model.runner,
+        model.tokenizer_fingerprint,
         max_depth=config.max_depth,
         width=config.width,
         step_tokens=config.step_tokens,
         min_path_prob=config.min_path_prob,
+        times=MeasuredTimes(model.runner.costs),
         known=known,
     )
+
+
+def _load_model(config: DrafterConfig) -> DrafterModel:
+    from paceline.runtime.drafter_runner import load_drafter_model
+    from paceline.runtime.models import ModelSpec
+
+    assert config.model is not None, "checked with the settings"
+    store = default_store()
+    spec = ModelSpec(str(store.resolve(config.model)), name=config.model, dtype=config.dtype, device=config.device)
+    return load_drafter_model(spec, config.kv_tokens, config.target_model, store.resolve)

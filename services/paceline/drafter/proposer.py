@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from paceline.speculation.modes import Proposal
 from paceline.speculation.proposal_row import ProposalRow, sibling_key
-from paceline.speculation.propose import Candidates, coupled, draft_noise_key, ranked
+from paceline.speculation.propose import NO_CANDIDATES, Candidates, coupled, draft_noise_key, ranked
 from paceline.speculation.rows import Row
 from paceline.speculation.sampling import SamplingParams
 from paceline.speculation.select import Path
@@ -74,6 +75,7 @@ class Growth:
 
     tree: DraftTree
     growing: bool = False  # another call goes on with it; what came meanwhile is looked at first
+    behind: bool = False  # it is whole, but there is context to be read while nobody wants a tree
 
 
 class Proposer(Protocol):
@@ -143,6 +145,19 @@ def children(
         return ranked(token_ids, log_probs, width)
     key = draft_noise_key(options.sampling, position)
     return coupled(token_ids, log_probs, key=key, strength=strength or options.strength, width=width)
+
+
+def likeliest(probs: Iterable[tuple[int, float]], width: int) -> Candidates:
+    """The `width` most probable of (token, probability) pairs, as `children` ranks them where no noise is known.
+
+    Without arrays until the few that count are known: for a proposer without a model this is most of a tree's cost.
+    """
+    best = sorted((-prob, token) for token, prob in probs)[:width]
+    if not best:
+        return NO_CANDIDATES
+    return Candidates(
+        np.array([token for _, token in best], dtype=np.int32), np.array([math.log(-prob) for prob, _ in best])
+    )
 
 
 def known_children(

@@ -10,6 +10,7 @@ import grpc.aio
 
 from paceline.drafter.engine import DrafterEngine
 from paceline.drafter.frames import response_of, updates_of
+from paceline.drafter.fused import FusedProposer, MemberState
 from paceline.drafter.messages import Reply
 from paceline.drafter.outbox import Outbox
 from paceline.drafter.proposer import Proposer
@@ -82,10 +83,14 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
                 proposer=self._proposer.name,
                 sessions=self._engine.sessions,
                 streams=self.streams,
+                members=[_member(each) for each in self._members()],
             ),
             tokenizer_fingerprint=self._proposer.tokenizer_fingerprint,
             context_length=self._proposer.context_length,
         )
+
+    def _members(self) -> list[MemberState]:
+        return self._proposer.members() if isinstance(self._proposer, FusedProposer) else []
 
     async def _read(self, stream: int, frames: AsyncIterator[draft_pb2.DraftRequest], outbox: Outbox) -> None:
         loop = asyncio.get_running_loop()
@@ -103,3 +108,22 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
             outbox.end(error)
         finally:
             outbox.end()  # a dead peer may also be told by a cancellation
+
+
+def _member(state: MemberState) -> inference_pb2.MemberState:
+    return inference_pb2.MemberState(
+        proposer=state.proposer,
+        sessions=state.sessions,
+        passes=state.passes,
+        left=state.left,
+        trust=[
+            inference_pb2.MemberTrust(
+                warmth=warmth,
+                depth=line.depth,
+                contexts=line.contexts,
+                promised=line.promised,
+                right=line.right,
+            )
+            for warmth, line in state.trust
+        ],
+    )

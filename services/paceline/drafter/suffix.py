@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from paceline.drafter.known_rows import ContextHash, KnownRows
 from paceline.drafter.ngrams import LONGEST, ORDERS, NGrams, context_keys, tenant_start
-from paceline.drafter.proposer import DraftOptions, Growth, Want, children, draw_tree, known_children
+from paceline.drafter.proposer import DraftOptions, Growth, Want, children, draw_tree, known_children, likeliest
 from paceline.drafter.text_store import TextStore
 from paceline.speculation.proposal_row import ProposalRow
 from paceline.speculation.propose import NO_CANDIDATES, Candidates
@@ -100,6 +100,21 @@ class SuffixProposer:
             self.store.add(held.tokens, held.prompt_length, held.options.tenant)
         self.store.learn_part()
 
+    def probs_below(self, session: int) -> Callable[[Path], dict[int, float]]:
+        """Probability of each token seen after the context and a path below it; their sum may be below 1.
+
+        For the context as it stands, as far as it is indexed.
+        """
+        held = self._sessions[session]
+        tail = held.tokens[-LONGEST:]
+        sources = [(held.own, OWN_WEIGHT), *((each, 1.0) for each in self.store.generations())]
+
+        def blended(path: Path) -> dict[int, float]:
+            keys = context_keys([*tail, *path][-LONGEST:], held.start)
+            return _blended(keys, sources, held.options.vocab_size)
+
+        return blended
+
     def propose(self, wants: Sequence[Want]) -> list[Growth | None]:
         """One tree for each want; None for one whose text is not indexed to its end yet."""
         room = INDEX_TOKENS
@@ -126,13 +141,8 @@ class SuffixProposer:
         held, budget = self._sessions[want.session], want.budget
         if not budget:
             return DraftTree.empty()
-        tail = held.tokens[-LONGEST:]
         length = len(held.tokens)
-        sources = [(held.own, OWN_WEIGHT), *((each, 1.0) for each in self.store.generations())]
-
-        def blended(path: Path) -> dict[int, float]:
-            keys = context_keys([*tail, *path][-LONGEST:], held.start)
-            return _blended(keys, sources, held.options.vocab_size)
+        blended = self.probs_below(want.session)
 
         def expand(path: Path) -> Candidates:
             if path and path[-1] in held.options.eos_token_ids:
@@ -165,13 +175,7 @@ class SuffixProposer:
                 return NO_CANDIDATES
             log_probs = np.log([blended[token] for token in likely])
             return children(options, np.asarray(likely, dtype=np.int64), log_probs, position, width)
-        # As `children` ranks them, without arrays until the few that count are known: this is most of a tree's cost.
-        best = sorted((-prob, token) for token, prob in blended.items() if prob >= self._min_prob)[:width]
-        if not best:
-            return NO_CANDIDATES
-        return Candidates(
-            np.array([token for _, token in best], dtype=np.int32), np.array([math.log(-prob) for prob, _ in best])
-        )
+        return likeliest(((token, prob) for token, prob in blended.items() if prob >= self._min_prob), width)
 
 
 def _blended(keys: Sequence[int], sources: Sequence[tuple[NGrams, float]], vocab_size: int) -> dict[int, float]:

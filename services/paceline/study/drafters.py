@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from paceline.drafter.fused import FusedProposer
 from paceline.drafter.model import ModelProposer
 from paceline.drafter.suffix import SuffixProposer
 from paceline.drafter.text_store import MB, TextStore
+from paceline.runtime.costs import PassCosts
 from paceline.runtime.runner import ModelRunner
 from paceline.speculation.sampling import SamplingParams
 from paceline.speculation.tree import ROOT
@@ -79,12 +81,7 @@ class SuffixDrafter:
 
     def open(self, target: ModelRunner, kind: TreeKind) -> SessionDrafts:
         """A new one, which has learned what was served."""
-        store = TextStore(STORE_BYTES if self.served else 0)
-        for text in self.served:
-            store.add(list(text), 0)
-        while store.learn_part():
-            continue
-        proposer = SuffixProposer(store, kind.max_depth, kind.min_path_prob)
+        proposer = SuffixProposer(_Taught(self.served), kind.max_depth, kind.min_path_prob)
         return RankedDrafts(
             proposer, None, target.info.vocab_size, target.info.eos_token_ids, kind.budget, kind.strength
         )
@@ -112,6 +109,78 @@ class ModelDrafter:
         return RankedDrafts(
             proposer, meter, target.info.vocab_size, target.info.eos_token_ids, kind.budget, kind.strength
         )
+
+
+@dataclass(frozen=True, slots=True)
+class FusedDrafter:
+    """A fused proposer: the session's own text, `served` tokens of other sessions, and a model."""
+
+    name: str
+    runner: ModelRunner
+    width: int  # nodes of a level that the model looks below
+    served: Sequence[Sequence[int]] = ()  # texts that the store has learned
+
+    def open(self, target: ModelRunner, kind: TreeKind) -> SessionDrafts:
+        """A new one, without sessions, that weighs its passes against the target's measured ones.
+
+        What members are worth is learned over the sessions; their texts are not.
+        """
+        meter = MeteredRunner(self.runner)
+        proposer = FusedProposer(
+            SuffixProposer(_Taught(self.served), kind.max_depth, kind.min_path_prob),
+            meter,
+            "",
+            max_depth=kind.max_depth,
+            width=self.width,
+            step_tokens=256,
+            min_path_prob=kind.min_path_prob,
+            times=TableTimes(self.runner.costs, target.costs.seconds(1 + kind.budget)),
+        )
+        return RankedDrafts(
+            proposer,
+            meter,
+            target.info.vocab_size,
+            target.info.eos_token_ids,
+            kind.budget,
+            kind.strength,
+            beside=True,
+            teach=True,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TableTimes:
+    """What looks are weighed against, from measured tables; where a table is missing every look is made.
+
+    Sessions of a study share passes so that it is done sooner, but each is drafted for as if it were alone.
+    """
+
+    costs: PassCosts  # of the drafter's model
+    round_s: float | None  # of the target's pass
+
+    def pass_s(self, tokens: int, sessions: int) -> float | None:
+        """Of a pass of the model over tokens of one session."""
+        return self.costs.seconds(tokens)
+
+    def passed(self, tokens: int, seconds: float) -> None:
+        """The table stays."""
+
+    def rounded(self, seconds: float) -> None:
+        """The table stays."""
+
+
+class _Taught(TextStore):
+    """A store that has learned texts, and learns no others."""
+
+    def __init__(self, texts: Sequence[Sequence[int]]) -> None:
+        super().__init__(STORE_BYTES if texts else 0)
+        for text in texts:
+            super().add(list(text), 0)
+        while self.learn_part():
+            continue
+
+    def add(self, tokens: Sequence[int], prompt_length: int, tenant: str = "") -> None:
+        """Leaves the store as it is."""
 
 
 class DrafterBench:

@@ -61,17 +61,32 @@ class RankedDrafts:
         eos: frozenset[int],
         budget: int,
         strength: float | None = None,
+        *,
+        beside: bool = False,
+        teach: bool = False,
     ) -> None:
-        """`meter`: the runner of a model proposer; None takes the proposer's own time. No `strength`: ranked trees."""
+        """Takes a proposer.
+
+        Args:
+            proposer: whose trees these are.
+            meter: the runner of its model; None: it has none.
+            vocab_size: of the target.
+            eos: tokens that a tree does not grow below.
+            budget: nodes of a tree.
+            strength: of coupled trees; None: ranked ones.
+            beside: whether its time beside the model's passes counts too; without a model it always does.
+            teach: whether later sessions profit from what earlier ones have shown.
+        """
         self._proposal = Proposal.RANKED if strength is None else Proposal.COUPLED
         self._strength = 1.0 if strength is None else strength
         self._proposer, self._meter, self._budget = proposer, meter, budget
         self._vocab_size, self._eos = vocab_size, eos
+        self._beside, self._teach = beside, teach
         self.seconds = 0.0
 
     def open(self, session: int, prompt: Sequence[int], params: SamplingParams) -> None:
         """Starts a session and reads its prompt."""
-        options = DraftOptions(self._proposal, self._strength, params, self._eos, self._vocab_size, learn=False)
+        options = DraftOptions(self._proposal, self._strength, params, self._eos, self._vocab_size, learn=self._teach)
         self._proposer.open(session, np.asarray(prompt, dtype=np.int32), len(prompt), options)
         self._proposed({session: 0})
 
@@ -91,7 +106,9 @@ class RankedDrafts:
         self._proposer.close(session)
 
     def _clock(self) -> float:
-        return time.perf_counter() if self._meter is None else self._meter.seconds
+        if self._meter is None:
+            return time.perf_counter()
+        return self._meter.clock() if self._beside else self._meter.seconds
 
     def _proposed(self, budgets: Mapping[int, int]) -> dict[int, DraftTree]:
         found: dict[int, DraftTree] = {}

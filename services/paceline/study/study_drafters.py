@@ -16,7 +16,15 @@ from paceline.runtime.drafter_runner import load_drafter_model
 from paceline.runtime.models import ModelSpec
 from paceline.runtime.runner import ModelRunner
 from paceline.runtime.store import default_store
-from paceline.study.drafters import Drafter, DrafterBench, DrafterSettings, ModelDrafter, SuffixDrafter, serve
+from paceline.study.drafters import (
+    Drafter,
+    DrafterBench,
+    DrafterSettings,
+    FusedDrafter,
+    ModelDrafter,
+    SuffixDrafter,
+    serve,
+)
 from paceline.study.drafters_report import budget_panels, result_rows, shown_strength, strength_panels, strength_row
 from paceline.study.loaded import DTYPE, Target, kept_costs, load_drafter, load_target
 from paceline.study.parts import Parts, Progress
@@ -171,13 +179,18 @@ def study_drafters(
     if served_tokens:
         texts = parts.made("served", _server(target, before, served_tokens, settings.seed, progress))
         drafters.append(SuffixDrafter(f"suffix, {served_tokens} tokens served", texts))
+    models: dict[str, ModelRunner] = {}
     if layers:
-        runner = load_drafter(target, layers, KV_TOKENS, MEASURE_S)
-        drafters.append(ModelDrafter(f"{len(layers)} of its layers", runner, settings.width))
+        models[f"{len(layers)} of its layers"] = load_drafter(target, layers, KV_TOKENS, MEASURE_S)
     for name, folder in folders.items():
         spec = ModelSpec(str(folder), name=name, dtype=DTYPE)
-        loaded = load_drafter_model(spec, KV_TOKENS, model, default_store().resolve)
-        drafters.append(ModelDrafter(name, loaded.runner, settings.width))
+        models[name] = load_drafter_model(spec, KV_TOKENS, model, default_store().resolve).runner
+    for name, runner in models.items():
+        drafters.append(ModelDrafter(name, runner, settings.width))
+        drafters.append(FusedDrafter(f"fused, own text and {name}", runner, settings.width))
+        if served_tokens:
+            label = f"fused, {served_tokens} tokens served and {name}"
+            drafters.append(FusedDrafter(label, runner, settings.width, texts))
     pass_ms = {str(size): each * 1e3 for size, each in costs.seconds_by_size.items()}
     shown = {**shown, "prompts": len(prompts), "pass_ms": pass_ms}
     categories = [prompt.category for prompt in prompts]

@@ -239,18 +239,55 @@ class StrengthState(_message.Message):
     def __init__(self, proposer: _Optional[str] = ..., temperature_to: _Optional[float] = ..., strength: _Optional[float] = ..., in_force: _Optional[bool] = ..., sessions: _Optional[float] = ..., accepted_per_round: _Optional[float] = ...) -> None: ...
 
 class DrafterStatus(_message.Message):
-    __slots__ = ("address", "incarnation", "proposer", "sessions", "streams")
+    __slots__ = ("address", "incarnation", "proposer", "sessions", "streams", "members")
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     PROPOSER_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
     STREAMS_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
     address: str
     incarnation: str
     proposer: str
     sessions: int
     streams: int
-    def __init__(self, address: _Optional[str] = ..., incarnation: _Optional[str] = ..., proposer: _Optional[str] = ..., sessions: _Optional[int] = ..., streams: _Optional[int] = ...) -> None: ...
+    members: _containers.RepeatedCompositeFieldContainer[MemberState]
+    def __init__(self, address: _Optional[str] = ..., incarnation: _Optional[str] = ..., proposer: _Optional[str] = ..., sessions: _Optional[int] = ..., streams: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberState, _Mapping]]] = ...) -> None: ...
+
+class MemberState(_message.Message):
+    __slots__ = ("proposer", "sessions", "passes", "left", "trust")
+    class LeftEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    PROPOSER_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    PASSES_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    TRUST_FIELD_NUMBER: _ClassVar[int]
+    proposer: str
+    sessions: int
+    passes: int
+    left: _containers.ScalarMap[str, int]
+    trust: _containers.RepeatedCompositeFieldContainer[MemberTrust]
+    def __init__(self, proposer: _Optional[str] = ..., sessions: _Optional[int] = ..., passes: _Optional[int] = ..., left: _Optional[_Mapping[str, int]] = ..., trust: _Optional[_Iterable[_Union[MemberTrust, _Mapping]]] = ...) -> None: ...
+
+class MemberTrust(_message.Message):
+    __slots__ = ("warmth", "depth", "contexts", "promised", "right")
+    WARMTH_FIELD_NUMBER: _ClassVar[int]
+    DEPTH_FIELD_NUMBER: _ClassVar[int]
+    CONTEXTS_FIELD_NUMBER: _ClassVar[int]
+    PROMISED_FIELD_NUMBER: _ClassVar[int]
+    RIGHT_FIELD_NUMBER: _ClassVar[int]
+    warmth: str
+    depth: int
+    contexts: float
+    promised: float
+    right: float
+    def __init__(self, warmth: _Optional[str] = ..., depth: _Optional[int] = ..., contexts: _Optional[float] = ..., promised: _Optional[float] = ..., right: _Optional[float] = ...) -> None: ...
 
 class GetStatusResponse(_message.Message):
     __slots__ = ("gateway_requests", "targets", "drafters")

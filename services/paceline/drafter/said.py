@@ -1,0 +1,99 @@
+"""What two proposers say of the next token at one place: the suffix proposer's statistics and a model's row."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from paceline.speculation.propose import Candidates
+
+# A probability lies between marks that are even in log odds, from about 0.001 to about 0.99.
+FIRST_MARK, MARK_STEP, MARKS = -6.9, 1.15, 11
+MASS = (0.3, 0.7)  # upper ends of ranges of what the suffix proposer gives to all tokens together
+SUFFIX_NAMED = len(MASS) + 1  # rows before it are for tokens it does not name, by that mass; from it on marks
+UNLOOKED, UNNAMED, MODEL_NAMED = 0, 1, 2  # columns: the model has not looked, it does not name the token, marks
+ROWS, COLUMNS = SUFFIX_NAMED + MARKS, MODEL_NAMED + MARKS
+CELLS = ROWS * COLUMNS  # cell number is row * COLUMNS + column
+
+
+class Spot(NamedTuple):
+    """Where the two probabilities of a token lie in the table, between one, two or four cells."""
+
+    cells: tuple[tuple[int, float], ...]  # (cell, share); shares sum to 1
+    suffix: bool  # whether the suffix proposer names it
+    model: bool  # whether the model names it
+
+
+class Top(NamedTuple):
+    """The token a member takes for the most probable."""
+
+    token: int
+    prob: float
+
+
+class Said(NamedTuple):
+    """What was said of N tokens, each once."""
+
+    tokens: list[int]  # [N]
+    spots: list[Spot]  # [N]
+    suffix: Top | None  # None: nothing was said
+    model: Top | None  # None: it has not looked, or said nothing
+
+
+def said_of(suffix: Mapping[int, float], model: Candidates | None, least: float) -> Said:
+    """What is said of every token that one of them gives at least `least`.
+
+    Args:
+        suffix: probability of each token; their sum may be below 1.
+        model: its most probable tokens, best first; None where it has not looked.
+        least: above 0.
+    """
+    others = (bisect_left(MASS, sum(suffix.values())), 0.0)
+    unnamed = (UNLOOKED if model is None else UNNAMED, 0.0)
+    looked: dict[int, float] = {}
+    if model is not None:
+        for token, log_prob in zip(model.tokens.tolist(), model.log_probs.tolist(), strict=True):
+            prob = math.exp(log_prob)
+            if prob < least:
+                break
+            looked[token] = prob
+    named = {token: prob for token, prob in suffix.items() if prob >= least or token in looked}
+    tokens = [*named, *(token for token in looked if token not in named)]
+    spots = []
+    for token in tokens:
+        by_suffix, by_model = named.get(token), looked.get(token)
+        row = others if by_suffix is None else _between(by_suffix, SUFFIX_NAMED)
+        column = unnamed if by_model is None else _between(by_model, MODEL_NAMED)
+        spots.append(Spot(_cells(row, column), by_suffix is not None, by_model is not None))
+    return Said(tokens, spots, _top(named.items()), _top(looked.items()))
+
+
+def mark_prob(mark: int) -> float:
+    """The probability at a mark, counted from 0."""
+    return 1.0 / (1.0 + math.exp(-(FIRST_MARK + mark * MARK_STEP)))
+
+
+def _between(prob: float, first: int) -> tuple[int, float]:
+    """The mark below a probability, the first mark being number `first`, and the share of the next one."""
+    odds = math.log(max(prob, 1e-9) / max(1.0 - prob, 1e-9))
+    place = min(max((odds - FIRST_MARK) / MARK_STEP, 0.0), MARKS - 1.0)
+    mark = min(int(place), MARKS - 2)
+    return first + mark, place - mark
+
+
+def _cells(row: tuple[int, float], column: tuple[int, float]) -> tuple[tuple[int, float], ...]:
+    (top, down), (left, right) = row, column
+    cell = top * COLUMNS + left
+    if not right:
+        return ((cell, 1.0 - down), (cell + COLUMNS, down)) if down else ((cell, 1.0),)
+    above = ((cell, (1.0 - down) * (1.0 - right)), (cell + 1, (1.0 - down) * right))
+    if not down:
+        return above
+    return (*above, (cell + COLUMNS, down * (1.0 - right)), (cell + COLUMNS + 1, down * right))
+
+
+def _top(probs: Iterable[tuple[int, float]]) -> Top | None:
+    best = min(((-prob, token) for token, prob in probs), default=None)
+    return None if best is None else Top(best[1], -best[0])
