@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--budget",
         metavar="auto|N",
-        help="draft nodes a round where a request names none; auto chooses them by load (auto)",
+        help="draft nodes a round where a request names none; auto chooses them anew each (auto)",
     )
     parser.add_argument("--dtype", metavar="FORMAT", help="auto, float32 or bfloat16; of target and drafter")
     parser.add_argument("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:N; of target and drafter")

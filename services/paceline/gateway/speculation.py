@@ -39,8 +39,10 @@ def speculation(
 ) -> common_pb2.SpeculationParams:
     """The parameters for a target that serves `model`. They are checked also where the request decodes plainly.
 
-    Strength and `learn` are set only where the request names them, `deadline_ms` with WAIT_MODE_DEADLINE only, and not
-    where neither the request nor the model names one; `budget` only where the target is not to choose. Raises InvalidField naming field, value and what is allowed.
+    Strength and `learn` are set only where the request names them, `budget` where the target is not to choose it, and
+    `deadline_ms` with WAIT_MODE_DEADLINE only, if the request or the model names one.
+
+    Raises InvalidField naming field, value and what is allowed.
     """
     _check_budget(asked, model)
     draft = asked.draft if asked.HasField("draft") else True

@@ -81,8 +81,9 @@ class BatchLoop:
         clock: Callable[[], float],
         observer: RoundObserver | None,
     ) -> None:
-        """`budgets` chooses what sessions ask for that leave it to the server; `cost_aware`: trees are cut to what pays.
+        """`budgets` chooses the draft nodes of sessions that leave them to the server.
 
+        `cost_aware`: whether trees are cut to what pays.
         `cache` has first rows; with more than `never_idle_sessions` sessions the target has no time to fill.
         `start` makes a session of a request; `ended` is called once for each that has ended.
         """

@@ -60,8 +60,9 @@ class Session:
 
     __slots__ = (
         "accepted", "budget", "budgets", "calibration", "choices", "context", "drafted", "drafting", "ending",
-        "fallbacks", "first_token_at", "grant", "held", "held_back", "id", "ledger", "pace", "paused", "relaxed", "request", "resumed", "round", "rounds",
-        "row_hits", "row_passes", "selections", "sequence", "sink", "started_at", "untrusted",
+        "fallbacks", "first_token_at", "grant", "held", "held_back", "id", "ledger", "pace", "paused", "relaxed",
+        "request", "resumed", "round", "rounds", "row_hits", "row_passes", "selections", "sequence", "sink",
+        "started_at", "untrusted",
     )  # fmt: skip
 
     def __init__(
