@@ -1,14 +1,15 @@
 """How many draft nodes each session asks for, where the request leaves that to the server (`auto`).
 
-A tree is worth asking for if the tokens it adds are worth more than the time it takes. Time has a price, the tokens per
-second that the best choice gives at the present load. Of every session's last trees, as they came and at the trust its
-calibration puts in them, it is asked what each size would have added: the tokens of the nodes that the cut would have
-kept, less the price of the seconds by which these lengthen the pass. Waiting for trees is paid once for all sessions.
-The size with the largest sum is taken, 0 among them: then nobody waits and nobody verifies.
+The rule is tokens per second of all sessions. Every session's last trees are there, as they came, with the drafter's
+probabilities at the trust that its calibration puts in them. For each size of tree it is asked what these would have
+brought had so many nodes been asked for: the tokens of the nodes that the cut would have kept, the seconds by which
+these would have lengthened the pass at the present load, and the wait for trees of that size, which is paid once for
+all sessions. The best size is taken if it beats plain decoding; else the budget is 0: nobody waits, nobody verifies.
+Each session then asks for no more nodes than have brought it anything.
 
-A session at 0 asks for a tree now and then, at growing distances, without waiting for it, and follows it along the
-tokens that come anyway; where it would have paid, the session drafts again. What was once dear to wait for fades.
-Of every few trees one is asked for at twice the size, as is the next after one that was accepted to its end.
+A session at 0 asks for a tree now and then without waiting for it, and follows it along the tokens that come anyway;
+where such trees would have paid, it drafts again. A wait that was too long is believed less the longer ago it was. A
+tree is asked for at twice the size where no tree has lately told what more nodes would add.
 
 Seconds of passes are those of the table of pass costs, brought to what steps at this load have taken lately.
 
@@ -37,20 +38,22 @@ from paceline.target.calibration import Calibration
 from paceline.target.fallback import Fallback
 from paceline.target.grant import Grant
 from paceline.target.line import Line
-from paceline.target.offers import MOST_NODES
+from paceline.target.offers import MOST_NODES, worth_of
 from paceline.target.session import Session
 from paceline.target.session_budget import Followed, Kind, Offered, SessionBudget
 from paceline.target.turn import Step, Turn
 from paceline.target.worth import path_probs
 
-RUNGS = np.asarray((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, MOST_NODES))  # sizes that are chosen among
+SIZES = np.asarray((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, MOST_NODES))  # sizes that are chosen among
 USUAL = 8  # nodes where nothing is known yet
-STRETCH_EVERY = 8  # of so many trees one is asked for at twice the size
-LEAST = 0.01  # tokens a round that drafting must add per session, and that a larger tree must add to a smaller one
+LEAST = 0.01  # tokens a round that a session's trees must add, and that a larger one must add to a smaller one
+PRICES = np.asarray((0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.5, 7.0))  # of time that are tried, in tokens of plain decoding
+SLACK = 0.01  # share of tokens per second by which drafting must be better than none, and may be worse than its best
+FADED = 0.2  # trees, by weight, below which a size is no longer known
 EASE = 0.99  # of the wait for trees, per step in which nobody drafts
 OUTLIER = 2.0  # times what was expected: a step that took longer was held up by something else
 _LEARNT = (None, Fallback.LATE, Fallback.LOAD)  # fallbacks that say something of the trees
-_LEVELS = np.log2(1.0 + RUNGS)  # about the levels of a tree of so many nodes
+_LEVELS = np.log2(1.0 + SIZES)  # about the levels of a tree of so many nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,14 @@ class Load:
     most: int  # draft nodes that a session may have
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Plan:
+    gain: NDArray[np.float64]  # [S, sizes] tokens a round beyond their price, of sizes up to the one that is best
+    pays: bool  # whether waiting for trees pays
+    wait_s: float
+    rate: float  # tokens per second of all sessions
+
+
 class Budgets:
     """Chooses the sizes, and learns what they led to. Compute thread only."""
 
@@ -73,7 +84,7 @@ class Budgets:
         self._passes: dict[int, Line] = {}  # seconds of a step by the table's, by magnitude of load
         self._waits: dict[int, Line] = {}  # seconds waited by levels asked for
         self._kinds: dict[tuple[Proposal, bool], Kind] = {}
-        self._speed = 1.0  # tokens per second of the best choice, over those of plain decoding
+        self._ease: dict[int, float] = {}  # share of the wait that is believed, by magnitude of load
         self._steps = 0
         self._waited_for: tuple[int, int, float] | None = None  # load, nodes, since when
 
@@ -101,87 +112,59 @@ class Budgets:
         if nodes:
             self._waited_for = (_magnitude(load.sessions), nodes, load.now)
         elif load.most:
-            self._wait(load.sessions).ease(EASE)
+            magnitude = _magnitude(load.sessions)
+            self._ease[magnitude] = EASE * self._ease.get(magnitude, 1.0)
 
     def _choose(self, sessions: Sequence[Session], load: Load) -> None:
         budgets = [self._of(each) for each in sessions]
-        rungs = RUNGS[min(load.most, *(each.request.wish.budget for each in sessions)) >= RUNGS]
-        most = int(rungs[-1])
-        seconds = self.seconds(load.sessions, load.sessions + load.reading + most * len(sessions))
-        plain_s = float(seconds[load.sessions])
-        rate = self._speed * load.sessions / plain_s
-        others = sum(each.verified for each in budgets) - np.asarray([each.verified for each in budgets])
-        base = np.minimum(load.sessions + load.reading + others, len(seconds) - 1 - most)  # [S] tokens
-        longer_s = seconds[base[:, None] + np.arange(1, most + 1)] - seconds[base, None]  # [S, most]
-        worth = self._worth(sessions, budgets, rate * longer_s, rungs)  # [S, rungs]
-        wait_s = self._exposed(sessions, load, float(seconds[1]))[: len(rungs)]
-        drafting = sum(_overlaps(each) for each in sessions)  # rounds of two passes, each with a token of its own
-        total = worth.sum(axis=0) - rate * wait_s + drafting * (1 - rate * float(seconds[1]))
-        enough = LEAST * len(sessions)
-        best = int(np.argmax(total >= total.max() - enough))
-        pays = float(total.max()) >= enough
-        self._improve(len(sessions), load, plain_s, float(total[best]) if pays else 0.0, wait_s[best] if pays else 0.0)
-        told = f"{load.sessions} sessions, {wait_s[best] * 1e3:.1f} ms for trees, {rate:.1f} tokens/s"
-        for session, budget, mine in zip(sessions, budgets, worth, strict=True):
+        sizes = SIZES[min(load.most, *(each.request.wish.budget for each in sessions)) >= SIZES]
+        plan = self._plan(sessions, budgets, load, sizes)
+        told = f"{load.sessions} sessions, {plan.wait_s * 1e3:.1f} ms for trees, {plan.rate:.1f} tokens/s"
+        for session, budget, gain in zip(sessions, budgets, plan.gain, strict=True):
+            reason = f"adds {gain[-1]:.2f} tokens; {told}"
             if not budget.offers.known:
-                session.grant = Grant(min(USUAL, most), "no tree was seen yet")
-            elif pays and mine[best] >= LEAST:
-                size = int(rungs[int(np.argmax(mine >= mine[best] - LEAST))])
-                session.grant = self._drafts(session, budget, size, rungs, f"adds {mine[best]:.2f} tokens; {told}")
+                session.grant = Grant(min(USUAL, int(sizes[-1])), "no tree was seen yet")
+            elif plan.pays and gain[-1] >= LEAST:
+                budget.drafts()
+                session.grant = _sized(budget, int(np.argmax(gain >= gain[-1] - LEAST)), sizes, reason)
             else:
-                session.grant = self._rests(session, budget, most, f"adds {mine[best]:.2f} tokens, too few; {told}")
+                session.grant = self._rests(session, budget, int(sizes[-1]), f"too little: {reason}")
 
-    def _worth(
-        self,
-        sessions: Sequence[Session],
-        budgets: Sequence[SessionBudget],
-        price: NDArray[np.float64],
-        rungs: NDArray[np.int64],
-    ) -> NDArray[np.float64]:
-        """Tokens a round that trees of each size have been worth beyond their place in the pass.
-
-        Args:
-            sessions: S of them.
-            budgets: theirs.
-            price: [S, N] tokens that the leading nodes of a tree cost.
-            rungs: [R] sizes, the largest one N.
-
-        Returns:
-            [S, R], rising along R. A size is known from trees of that size or more; what larger ones give is taken
-            for nothing before one was asked for.
-        """
-        most = price.shape[1]
-        probs = np.stack([each.offers.probs[:, :most] for each in budgets])  # [S, T, N]
+    def _plan(
+        self, sessions: Sequence[Session], budgets: Sequence[SessionBudget], load: Load, sizes: NDArray[np.int64]
+    ) -> _Plan:
+        """The price of time and the largest size asked for that give most tokens per second."""
+        most, count = int(sizes[-1]), load.sessions
+        plain_tokens = count + load.reading
+        seconds = self.seconds(count, plain_tokens + most * count)
+        row_s = float(seconds[1])
+        rows = sum(_overlaps(each) for each in sessions)  # rounds of two passes, each with a token of its own
+        wait_s = self._exposed(sessions, load, row_s)[: len(sizes)]
+        alike_s = (seconds[count + count * np.arange(1, most + 1)] - seconds[count]) / count  # a node for everybody
+        price = np.outer(PRICES * count / seconds[count], alike_s)
         trust = np.asarray([each.calibration.factor for each in sessions])
-        gain = np.minimum(probs * trust[:, None, None], 1.0).cumsum(axis=2) - price[:, None, :]
-        if self._cuts:
-            gain = np.maximum(np.maximum.accumulate(gain, axis=2), 0.0)
-        gain = gain[:, :, rungs - 1]
-        added = np.diff(gain, axis=2, prepend=0.0)  # [S, T, R]
-        asked = np.stack([each.offers.asked for each in budgets])
-        weights = np.stack([each.offers.weights for each in budgets])[:, :, None] * (asked[:, :, None] >= rungs)
-        means = (added * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1e-9)
-        return np.maximum.accumulate(np.maximum(means.cumsum(axis=1), 0.0), axis=1)
+        offers = [each.offers for each in budgets]
+        worth = worth_of(offers, trust, price, sizes, seconds, plain_tokens, cuts=self._cuts)
+        plain_s = float(seconds[plain_tokens])
+        rates = (count + rows + worth.tokens.sum(axis=1)) / (
+            plain_s + rows * row_s + worth.seconds.sum(axis=1) + wait_s
+        )  # [prices, sizes]
+        at, best = (int(each) for each in np.unravel_index(np.argmax(rates), rates.shape))
+        best = int(np.argmax(rates[at] >= (1 - SLACK) * rates[at, best]))
+        pays = bool(rates[at, best] >= (1 + SLACK) * count / plain_s)
+        return _Plan(worth.gain[at, :, : best + 1], pays, float(wait_s[best]), float(rates[at, best]))
 
     def _exposed(self, sessions: Sequence[Session], load: Load, row_s: float) -> NDArray[np.float64]:
         """Seconds that all wait for trees, by size; nothing where nobody would wait."""
         waiting = [each for each in sessions if not each.drafting.suspended and not _never_waits(each, load)]
         if not waiting:
-            return np.zeros(len(RUNGS))
+            return np.zeros(len(SIZES))
         if all(_overlaps(each) for each in waiting):
             longest = max((each.pace.draft_s or 0.0) for each in waiting)
-            return np.full(len(RUNGS), max(longest - row_s, 0.0))
-        return self._wait(load.sessions).at(_LEVELS)
-
-    def _drafts(
-        self, session: Session, budget: SessionBudget, size: int, rungs: NDArray[np.int64], reason: str
-    ) -> Grant:
-        budget.drafts()
-        if budget.stretch or budget.asked % STRETCH_EVERY == 0:
-            wider = int(rungs[min(int(np.searchsorted(rungs, 2 * size)), len(rungs) - 1)])
-            if wider > size:
-                return Grant(wider, f"{wider} in place of {size}, to see what they add; {reason}")
-        return Grant(size, reason)
+            return np.full(len(SIZES), max(longest - row_s, 0.0))
+        magnitude = _magnitude(load.sessions)
+        line = self._waits.get(magnitude)
+        return np.zeros(len(SIZES)) if line is None else self._ease.get(magnitude, 1.0) * line.at(_LEVELS)
 
     def _rests(self, session: Session, budget: SessionBudget, most: int, reason: str) -> Grant:
         """Pauses are powers of two of the common count of steps, so that sessions ask together."""
@@ -193,14 +176,6 @@ class Budgets:
             return Grant(nodes, f"a try after a pause; {reason}")
         budget.followed = Followed(len(session.context), nodes)
         return Grant(0, f"one of {nodes} nodes is followed, not waited for; {reason}", probe=nodes)
-
-    def _improve(self, sessions: int, load: Load, plain_s: float, added: float, wait_s: float) -> None:
-        """One step of Newton's method towards the rate at which the best choice is worth just its time."""
-        if sessions < load.sessions:
-            return  # the others' rounds are under way
-        rate = self._speed * sessions / plain_s
-        rest = sessions + added - rate * plain_s
-        self._speed = max(1.0, self._speed + rest / (plain_s + wait_s) * plain_s / sessions)
 
     # -- learning -----------------------------------------------------------------------------------------------------
 
@@ -217,6 +192,7 @@ class Budgets:
         if waited is not None and all(turn.step is Step.VERIFY for turn in turns):
             load, nodes, since = waited
             self._waits.setdefault(load, Line()).learn(float(np.log2(1 + nodes)), max(started_at - since, 0.0))
+            self._ease[load] = 1.0
 
     def offered(self, turns: Sequence[Turn]) -> None:
         """Notes the trees of these turns before they are cut."""
@@ -240,7 +216,6 @@ class Budgets:
         if budget is None or turn.step is not Step.VERIFY:
             return
         offered, budget.offered = budget.offered, None
-        budget.verified, budget.stretch = len(turn.tree), False
         budget.offers.age()
         self._follow(session, budget)
         if not nodes or offered is None or turn.fallback not in _LEARNT:
@@ -250,8 +225,6 @@ class Budgets:
             self._learn(session, budget, float(probs.sum()), accepted)
             budget.learn(probs, nodes, whole=False)
             return
-        full = len(turn.tree) == len(offered.probs) == nodes
-        budget.stretch = full and accepted == int(turn.tree.depths.max())
         self._learn(session, budget, float(path_probs(turn.tree).sum()), accepted)
         budget.learn(offered.probs, nodes, whole=offered.whole)
 
@@ -289,9 +262,6 @@ class Budgets:
             more = [self._costs.seconds(self._costs.padded(tokens)) or 0.0 for tokens in range(known, most + 1)]
             self._seconds = np.concatenate((self._seconds, more))
 
-    def _wait(self, sessions: int) -> Line:
-        return self._waits.get(_magnitude(sessions)) or Line()
-
     def _of(self, session: Session) -> SessionBudget:
         if session.budget is None:
             wish, nucleus = session.request.wish, session.request.nucleus is not None
@@ -299,6 +269,14 @@ class Budgets:
             session.budget = SessionBudget(None if nucleus or wish.sampled else kind, kind.offers.copy())
             session.calibration = Calibration(kind.calibration.factor)
         return session.budget
+
+
+def _sized(budget: SessionBudget, at: int, sizes: NDArray[np.int64], reason: str) -> Grant:
+    """That size, or one about twice as large where no tree has lately told what more nodes would add."""
+    size, wider = int(sizes[at]), int(sizes[min(int(np.searchsorted(sizes, 2 * sizes[at])), len(sizes) - 1)])
+    if wider > size and budget.offers.known_of(sizes[at + 1 : at + 2]).sum() < FADED:
+        return Grant(wider, f"{wider} in place of {size}, to see what they add; {reason}")
+    return Grant(size, reason)
 
 
 def _magnitude(sessions: int) -> int:

@@ -31,10 +31,6 @@ class Line:
         self._x, self._y = MEMORY * self._x + x, MEMORY * self._y + y
         self._xx, self._xy = MEMORY * self._xx + x * x, MEMORY * self._xy + x * y
 
-    def ease(self, keep: float) -> None:
-        """Lowers the line to `keep` of itself, 0 to 1: what was once dear is tried again."""
-        self._y, self._xy = keep * self._y, keep * self._xy
-
     def at(self, x: ArrayLike) -> NDArray[np.float64]:
         """The line's y at each x; 0 where nothing was measured."""
         if not self.known:

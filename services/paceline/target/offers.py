@@ -1,6 +1,9 @@
-"""The trees a session was offered lately, as the drafter's own probabilities have them."""
+"""The trees a session was offered lately, as the drafter's own probabilities have them, and what they were worth."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +44,10 @@ class Offers:
         self.weights[self._next] = 1.0
         self._next = (self._next + 1) % TREES
 
+    def known_of(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+        """[T, R] weights of the trees for what they tell of each size."""
+        return self.weights[:, None] * (self.asked[:, None] >= sizes)
+
     def age(self) -> None:
         """A round has passed."""
         self.weights *= MEMORY
@@ -51,3 +58,61 @@ class Offers:
         other.probs[:], other.asked[:], other.weights[:] = self.probs, self.asked, self.weights
         other._next = self._next
         return other
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Worth:
+    """Means a round: at M prices, of S sessions, with trees of each of R sizes asked for. Each [M, S, R] float64."""
+
+    gain: NDArray[np.float64]  # tokens beyond the price of their nodes; rises along R where trees are cut
+    tokens: NDArray[np.float64]  # accepted
+    nodes: NDArray[np.float64]  # verified
+    seconds: NDArray[np.float64]  # by which a pass is longer, after the nodes of the sessions before
+
+
+def worth_of(
+    offers: Sequence[Offers],
+    trust: NDArray[np.float64],
+    price: NDArray[np.float64],
+    sizes: NDArray[np.int64],
+    seconds: NDArray[np.float64],
+    plain_tokens: int,
+    *,
+    cuts: bool,
+) -> Worth:
+    """What the trees offered would have brought at each size.
+
+    A size is known from trees of that size or more; what more nodes bring than were ever asked for counts as nothing.
+
+    Args:
+        offers: of S sessions.
+        trust: [S] float64, factors of their calibrations.
+        price: [M, N] float64, tokens that the leading 1 to N nodes of a tree cost.
+        sizes: [R] int64, ascending, the last one N.
+        seconds: [plain_tokens + S N + 1 at least] float64, of a pass by its tokens.
+        plain_tokens: of the pass without trees.
+        cuts: whether the leading nodes are verified that bring most; else all of them are.
+    """
+    probs = np.stack([each.probs[:, : price.shape[1]] for each in offers])  # [S, T, N]
+    tokens = np.minimum(probs * trust[:, None, None], 1.0).cumsum(axis=2)
+    gain = tokens[None] - price[:, None, None, :]  # [M, S, T, N]
+    last = sizes - 1
+    if cuts:
+        best = np.maximum.accumulate(gain, axis=3)
+        ends = np.maximum.accumulate(np.where(gain >= best, np.arange(gain.shape[3]), 0), axis=3)[..., last]
+    else:
+        ends = np.broadcast_to(last, (*gain.shape[:3], len(sizes)))
+    kept = np.take_along_axis(gain, ends, axis=3)  # [M, S, T, R]
+    some = kept > 0 if cuts else np.ones_like(kept, dtype=bool)
+    weights = np.stack([each.known_of(sizes) for each in offers])  # [S, T, R]
+    weights = weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-30)
+
+    def means(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        added = np.diff(np.where(some, values, 0.0), axis=3, prepend=0.0)
+        return (added * weights).sum(axis=2).cumsum(axis=2)
+
+    nodes = means(ends + 1.0)
+    before = plain_tokens + np.rint(nodes.cumsum(axis=1) - nodes).astype(np.int64)[:, :, None, :]
+    longer = seconds[before + ends + 1] - seconds[before]
+    accepted = means(np.take_along_axis(np.broadcast_to(tokens, gain.shape), ends, axis=3))
+    return Worth(means(kept), accepted, nodes, means(longer))

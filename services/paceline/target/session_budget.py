@@ -12,7 +12,7 @@ from paceline.target.calibration import Calibration
 from paceline.target.context import Context
 from paceline.target.offers import Offers
 
-FIRST_PAUSE, LONGEST_PAUSE = 4, 64  # rounds at budget 0 between trees that are only followed
+FIRST_PAUSE, LONGEST_PAUSE = 4, 16  # rounds at budget 0 between trees that are only followed
 
 
 @dataclass(slots=True)
@@ -55,15 +55,12 @@ class Followed:
 class SessionBudget:
     """State of one session. Compute thread only."""
 
-    __slots__ = ("asked", "followed", "kind", "offered", "offers", "pause", "stretch", "verified")
+    __slots__ = ("followed", "kind", "offered", "offers", "pause")
 
     def __init__(self, kind: Kind | None, offers: Offers) -> None:
         self.kind = kind  # what its trees teach for others; None: nothing
         self.offers = offers
         self.pause = FIRST_PAUSE
-        self.asked = 0  # trees that were asked for and waited for
-        self.stretch = False  # the last one was accepted to its end
-        self.verified = 0  # nodes verified in the last round
         self.offered: Offered | None = None  # in the round that is under way
         self.followed: Followed | None = None
 
@@ -74,7 +71,6 @@ class SessionBudget:
     def drafts(self) -> None:
         """A tree is asked for because it pays; the next pause is shorter."""
         self.pause = max(self.pause // 2, FIRST_PAUSE)
-        self.asked += 1
 
     def learn(self, probs: NDArray[np.float64], asked: int, *, whole: bool) -> None:
         """Takes a tree in, see `Offers.add`."""
