@@ -120,7 +120,7 @@ def simulate(world: World, budget: int | str, sessions: int, tokens: int, budget
                 levels = int(tree.depths.max())
                 started = max(started, now + world.fixed_s + world.level_s * levels)
             turns.append(Turn(each, 1, 1, tree))  # type: ignore[arg-type]
-        budgets.offered(turns)
+        budgets.offered(turns, started)
         turns = worthwhile(turns, budgets.seconds(len(turns), sum(turn.tokens + 1 for turn in turns)))
         pass_tokens = world.costs.padded(sum(turn.tokens for turn in turns))
         ended = started + world.slower * (world.costs.seconds(pass_tokens) or 0.0) + world.overhead_s
@@ -137,7 +137,7 @@ def simulate(world: World, budget: int | str, sessions: int, tokens: int, budget
             budgets.settled(turn, accepted)
             if budget != "auto" and budget != 0:
                 each.calibration.learn(float(path_probs(turn.tree).sum()), accepted)
-        budgets.stepped(turns, started, ended)
+        budgets.stepped(turns, ended - started)
         now = ended
     return Run(int(emitted), now, nodes, reasons, int(probes))
 

@@ -50,10 +50,9 @@ LEAST = 0.01  # tokens a round that a session's trees must add, and that a large
 PRICES = np.asarray((0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.5, 7.0))  # of time that are tried, in tokens of plain decoding
 SLACK = 0.01  # share of tokens per second by which drafting must be better than none, and may be worse than its best
 FADED = 0.2  # trees, by weight, below which a size is no longer known
-EASE = 0.99  # of the wait for trees, per step in which nobody drafts
+EASE = 0.995  # of the wait for trees, per step in which nobody drafts
 OUTLIER = 2.0  # times what was expected: a step that took longer was held up by something else
 _LEARNT = (None, Fallback.LATE, Fallback.LOAD)  # fallbacks that say something of the trees
-_LEVELS = np.log2(1.0 + SIZES)  # about the levels of a tree of so many nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +63,13 @@ class Load:
     sessions: int  # that decode: a plain token each in the next pass
     reading: int  # prompt tokens in it
     most: int  # draft nodes that a session may have
+
+
+@dataclass(frozen=True, slots=True)
+class _Began:
+    magnitude: int  # of the load
+    at: float  # seconds on the engine's clock
+    levels: float  # expected of the trees
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,17 +88,18 @@ class Budgets:
         self._costs, self._cuts = costs, cuts
         self._seconds = np.zeros(0)  # [tokens + 1] of a pass as it is run, by the table
         self._passes: dict[int, Line] = {}  # seconds of a step by the table's, by magnitude of load
-        self._waits: dict[int, Line] = {}  # seconds waited by levels asked for
+        self._waits: dict[int, Line] = {}  # seconds waited by levels of the deepest tree, by magnitude of load
         self._kinds: dict[tuple[Proposal, bool], Kind] = {}
         self._ease: dict[int, float] = {}  # share of the wait that is believed, by magnitude of load
         self._steps = 0
-        self._waited_for: tuple[int, int, float] | None = None  # load, nodes, since when
+        self._levels = 1.0  # that trees were expected to have when they were asked for last
+        self._began: _Began | None = None  # a round in which trees are waited for
 
     # -- choosing -----------------------------------------------------------------------------------------------------
 
     def begin(self, sessions: Sequence[Session], load: Load) -> None:
         """Grants each of these sessions, which begin a round, its nodes."""
-        self._waited_for = None
+        self._began = None
         auto = [each for each in sessions if each.request.wish.auto and each.rounds > 0]
         for session in sessions:
             wish = session.request.wish
@@ -108,11 +115,10 @@ class Budgets:
                 session.grant = Grant(min(USUAL, load.most, session.request.wish.budget), "passes are not measured")
         else:
             self._choose(auto, load)
-        nodes = max(each.grant.nodes for each in sessions)
-        if nodes:
-            self._waited_for = (_magnitude(load.sessions), nodes, load.now)
+        magnitude = _magnitude(load.sessions)
+        if any(each.grant.nodes for each in sessions):
+            self._began = _Began(magnitude, load.now, self._levels)
         elif load.most:
-            magnitude = _magnitude(load.sessions)
             self._ease[magnitude] = EASE * self._ease.get(magnitude, 1.0)
 
     def _choose(self, sessions: Sequence[Session], load: Load) -> None:
@@ -139,7 +145,8 @@ class Budgets:
         seconds = self.seconds(count, plain_tokens + most * count)
         row_s = float(seconds[1])
         rows = sum(_overlaps(each) for each in sessions)  # rounds of two passes, each with a token of its own
-        wait_s = self._exposed(sessions, load, row_s)[: len(sizes)]
+        levels = np.max([each.offers.levels_of(sizes) for each in budgets], axis=0)  # [sizes]
+        wait_s = self._exposed(sessions, load, levels, row_s)
         alike_s = (seconds[count + count * np.arange(1, most + 1)] - seconds[count]) / count  # a node for everybody
         price = np.outer(PRICES * count / seconds[count], alike_s)
         trust = np.asarray([each.calibration.factor for each in sessions])
@@ -152,19 +159,22 @@ class Budgets:
         at, best = (int(each) for each in np.unravel_index(np.argmax(rates), rates.shape))
         best = int(np.argmax(rates[at] >= (1 - SLACK) * rates[at, best]))
         pays = bool(rates[at, best] >= (1 + SLACK) * count / plain_s)
+        self._levels = float(levels[best])
         return _Plan(worth.gain[at, :, : best + 1], pays, float(wait_s[best]), float(rates[at, best]))
 
-    def _exposed(self, sessions: Sequence[Session], load: Load, row_s: float) -> NDArray[np.float64]:
-        """Seconds that all wait for trees, by size; nothing where nobody would wait."""
+    def _exposed(
+        self, sessions: Sequence[Session], load: Load, levels: NDArray[np.float64], row_s: float
+    ) -> NDArray[np.float64]:
+        """Seconds that all wait for trees of so many levels; nothing where nobody would wait."""
         waiting = [each for each in sessions if not each.drafting.suspended and not _never_waits(each, load)]
         if not waiting:
-            return np.zeros(len(SIZES))
+            return np.zeros(len(levels))
         if all(_overlaps(each) for each in waiting):
             longest = max((each.pace.draft_s or 0.0) for each in waiting)
-            return np.full(len(SIZES), max(longest - row_s, 0.0))
+            return np.full(len(levels), max(longest - row_s, 0.0))
         magnitude = _magnitude(load.sessions)
         line = self._waits.get(magnitude)
-        return np.zeros(len(SIZES)) if line is None else self._ease.get(magnitude, 1.0) * line.at(_LEVELS)
+        return np.zeros(len(levels)) if line is None else self._ease.get(magnitude, 1.0) * line.at(levels)
 
     def _rests(self, session: Session, budget: SessionBudget, most: int, reason: str) -> Grant:
         """Pauses are powers of two of the common count of steps, so that sessions ask together."""
@@ -179,30 +189,29 @@ class Budgets:
 
     # -- learning -----------------------------------------------------------------------------------------------------
 
-    def stepped(self, turns: Sequence[Turn], started_at: float, ended_at: float) -> None:
-        """A step of these turns, as they were run, has ended."""
+    def offered(self, turns: Sequence[Turn], now: float) -> None:
+        """Notes the trees of these turns before they are cut; a pass of them begins `now`."""
+        began, self._began = self._began, None
+        if began is not None and all(turn.step is Step.VERIFY and not turn.reads for turn in turns):
+            depths = [int(turn.tree.depths.max()) for turn in turns if len(turn.tree)]
+            levels = max(depths, default=0.0 if all(turn.fallback is None for turn in turns) else began.levels)
+            self._waits.setdefault(began.magnitude, Line()).learn(levels, max(now - began.at, 0.0))
+            self._ease[began.magnitude] = 1.0
+        for turn in turns:
+            session, state = turn.session, turn.session.round
+            if session.budget is not None and turn.step is Step.VERIFY:
+                whole = session.drafting.fresh(len(session.context)) is not None and not (state and state.focused)
+                session.budget.offered = Offered(path_probs(turn.tree), turn.tree.depths, whole)
+
+    def stepped(self, turns: Sequence[Turn], seconds: float) -> None:
+        """A step of these turns, as they were run, has ended; it took so many seconds."""
         if any(turn.reads for turn in turns) or self._costs.seconds(1) is None:
             return
         tokens = sum(turn.tokens for turn in turns)
         self._extend(tokens)
         line, table_s = self._passes.setdefault(_magnitude(len(turns)), Line()), float(self._seconds[tokens])
         most_s = OUTLIER * float(line.at(table_s)) if line.known else math.inf
-        line.learn(table_s, min(ended_at - started_at, most_s))
-        waited, self._waited_for = self._waited_for, None
-        if waited is not None and all(turn.step is Step.VERIFY for turn in turns):
-            load, nodes, since = waited
-            self._waits.setdefault(load, Line()).learn(float(np.log2(1 + nodes)), max(started_at - since, 0.0))
-            self._ease[load] = 1.0
-
-    def offered(self, turns: Sequence[Turn]) -> None:
-        """Notes the trees of these turns before they are cut."""
-        for turn in turns:
-            session = turn.session
-            if session.budget is None or turn.step is not Step.VERIFY:
-                continue
-            state = session.round
-            whole = session.drafting.fresh(len(session.context)) is not None and not (state and state.focused)
-            session.budget.offered = Offered(path_probs(turn.tree), whole)
+        line.learn(table_s, min(seconds, most_s))
 
     def arrived(self, session: Session, tree: DraftTree, base_length: int) -> None:
         """A tree has come; it is followed if it was asked for to that end."""
@@ -221,12 +230,13 @@ class Budgets:
         if not nodes or offered is None or turn.fallback not in _LEARNT:
             return
         if session.request.wish.sampled:  # by the shape, whatever was drawn
-            probs = path_probs(scheduled_shape(nodes if len(turn.tree) else 0, DEEPEST))
+            shape = scheduled_shape(nodes if len(turn.tree) else 0, DEEPEST)
+            probs = path_probs(shape)
             self._learn(session, budget, float(probs.sum()), accepted)
-            budget.learn(probs, nodes, whole=False)
+            budget.learn(Offered(probs, shape.depths, whole=False), nodes)
             return
         self._learn(session, budget, float(path_probs(turn.tree).sum()), accepted)
-        budget.learn(offered.probs, nodes, whole=offered.whole)
+        budget.learn(offered, nodes)
 
     def _follow(self, session: Session, budget: SessionBudget) -> None:
         """Takes the tree that is followed in, once the tokens emitted since have left it."""
@@ -237,7 +247,7 @@ class Budgets:
         if matched is not None and followed.tree is not None:
             probs = path_probs(followed.tree)
             self._learn(session, budget, float(probs.sum()), matched)
-            budget.learn(probs, followed.nodes, whole=False)
+            budget.learn(Offered(probs, followed.tree.depths, whole=False), followed.nodes)
             budget.followed = None
         elif len(session.context) - followed.base_length > MOST_NODES:
             budget.followed = None  # it never came

@@ -231,7 +231,7 @@ class BatchLoop:
                 turn.session.drafting.overdue(len(turn.session.context), started_at)
         self._talk.link.stepped()
         turns = self._budget.pack(turns)
-        self._budgets.offered(turns)
+        self._budgets.offered(turns, started_at)
         if self._cost_aware and self._runner.costs.seconds(1) is not None:  # where nothing is measured everything pays
             turns = worthwhile(turns, self._budgets.seconds(len(turns), sum(turn.tokens + 1 for turn in turns)))
         ran = False
@@ -244,7 +244,7 @@ class BatchLoop:
         if not ran:
             self._prove_alive()
         self._held_since = self._clock()
-        self._budgets.stepped(turns, started_at, self._held_since)
+        self._budgets.stepped(turns, self._held_since - started_at)
 
     def _ran(self, outcome: Ran, started_at: float) -> None:
         turn, rows = outcome.turn, outcome.rows

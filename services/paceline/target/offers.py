@@ -16,10 +16,11 @@ MEMORY = 0.9  # weight that a tree keeps per round
 class Offers:
     """The last trees, T of them, N nodes each: before they are cut, best nodes first. Compute thread only."""
 
-    __slots__ = ("_next", "asked", "probs", "weights")
+    __slots__ = ("_next", "asked", "levels", "probs", "weights")
 
     def __init__(self) -> None:
         self.probs = np.zeros((TREES, MOST_NODES))  # [T, N] float64, chance of a node's path; 0 where there is none
+        self.levels = np.zeros((TREES, MOST_NODES))  # [T, N] float64, of the leading nodes
         self.asked = np.zeros(TREES, dtype=np.int64)  # [T] nodes it can tell about; 0 where there is no tree
         self.weights = np.zeros(TREES)  # [T] float64
         self._next = 0
@@ -29,17 +30,21 @@ class Offers:
         """True once a tree was offered."""
         return bool(self.asked[0])
 
-    def add(self, probs: NDArray[np.float64], asked: int, *, whole: bool) -> None:
+    def add(self, probs: NDArray[np.float64], depths: NDArray[np.int32], asked: int, *, whole: bool) -> None:
         """Takes a tree in.
 
         Args:
-            probs: [nodes] float64, chance of each node's path, in any order.
+            probs: [nodes] float64, chance of each node's path.
+            depths: [nodes] int32, of the nodes.
             asked: nodes that were asked for.
             whole: True if fewer nodes came since the drafter had no more, so that asking for more gives no more.
         """
         best = np.sort(probs)[::-1][:MOST_NODES]
         self.probs[self._next] = 0.0
         self.probs[self._next, : len(best)] = best
+        deepest = np.maximum.accumulate(depths[:MOST_NODES])
+        self.levels[self._next] = deepest[-1] if len(deepest) else 0.0
+        self.levels[self._next, : len(deepest)] = deepest
         self.asked[self._next] = MOST_NODES if whole and len(best) < asked else asked
         self.weights[self._next] = 1.0
         self._next = (self._next + 1) % TREES
@@ -48,6 +53,10 @@ class Offers:
         """[T, R] weights of the trees for what they tell of each size."""
         return self.weights[:, None] * (self.asked[:, None] >= sizes)
 
+    def levels_of(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+        """[R] mean levels of a tree of each size; 0 where none was offered."""
+        return self.weights @ self.levels[:, sizes - 1] / max(float(self.weights.sum()), 1e-30)
+
     def age(self) -> None:
         """A round has passed."""
         self.weights *= MEMORY
@@ -55,7 +64,8 @@ class Offers:
     def copy(self) -> Offers:
         """The same trees, for a session that begins with what others were offered."""
         other = Offers()
-        other.probs[:], other.asked[:], other.weights[:] = self.probs, self.asked, self.weights
+        other.probs[:], other.levels[:] = self.probs, self.levels
+        other.asked[:], other.weights[:] = self.asked, self.weights
         other._next = self._next
         return other
 

@@ -28,6 +28,7 @@ class Offered:
     """A tree before it was cut."""
 
     probs: NDArray[np.float64]  # [nodes] float64, chance of each node's path
+    depths: NDArray[np.int32]  # [nodes] int32
     whole: bool  # it was drafted for this very context and complete
 
 
@@ -72,9 +73,7 @@ class SessionBudget:
         """A tree is asked for because it pays; the next pause is shorter."""
         self.pause = max(self.pause // 2, FIRST_PAUSE)
 
-    def learn(self, probs: NDArray[np.float64], asked: int, *, whole: bool) -> None:
+    def learn(self, offered: Offered, asked: int) -> None:
         """Takes a tree in, see `Offers.add`."""
-        self.offers.add(probs, asked, whole=whole)
-        if self.kind is not None:
-            self.kind.offers.age()
-            self.kind.offers.add(probs, asked, whole=whole)
+        for offers in (self.offers,) if self.kind is None else (self.offers, self.kind.offers):
+            offers.add(offered.probs, offered.depths, asked, whole=offered.whole)
