@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 MEMORY = 0.95  # weight that the past keeps per measurement
-PRIOR = 2.0  # measurements; weight of the assumption that the line goes through the origin
+PRIOR = 1.0  # measurements; weight of the assumption that the line goes through the origin
 
 
 class Line:

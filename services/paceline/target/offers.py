@@ -54,8 +54,10 @@ class Offers:
         return self.weights[:, None] * (self.asked[:, None] >= sizes)
 
     def levels_of(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
-        """[R] mean levels of a tree of each size; 0 where none was offered."""
-        return self.weights @ self.levels[:, sizes - 1] / max(float(self.weights.sum()), 1e-30)
+        """[R] mean levels of a tree of each size, at least those of the size before; 0 where none was offered."""
+        weights = self.known_of(sizes)
+        means = (self.levels[:, sizes - 1] * weights).sum(axis=0) / np.maximum(weights.sum(axis=0), 1e-30)
+        return np.maximum.accumulate(means)
 
     def age(self) -> None:
         """A round has passed."""
