@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,7 +14,6 @@ from paceline.speculation.tree import DraftTree
 from paceline.target.budget import Budgets, Load
 from paceline.target.calibration import Calibration
 from paceline.target.context import Context
-from paceline.target.fallback import Fallback
 from paceline.target.grant import Grant
 from paceline.target.pace import Pace
 from paceline.target.request import DraftWish
@@ -140,10 +139,3 @@ def simulate(world: World, budget: int | str, sessions: int, tokens: int, budget
         budgets.stepped(turns, ended - started)
         now = ended
     return Run(int(emitted), now, nodes, reasons, int(probes))
-
-
-def shuffled(world: World, **changes: object) -> World:
-    return replace(world, **changes)  # type: ignore[arg-type]
-
-
-__all__ = ["Fallback", "Run", "SimSession", "World", "session", "shuffled", "simulate", "wish"]

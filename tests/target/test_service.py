@@ -161,7 +161,8 @@ async def test_info_and_status() -> None:
         model = (await served.stub.GetTargetInfo(target_pb2.GetTargetInfoRequest())).model
         assert (model.model, model.vocab_size, model.context_length) == ("toy", VOCAB, 99)
         assert list(model.eos_token_ids) == [3, 7]
-        assert (model.default_budget, model.max_budget, model.proposer) == (8, 64, "")
+        assert (model.default_budget, model.max_budget, model.proposer) == (64, 64, "")
+        assert model.default_auto_budget
         assert model.tokenizer_fingerprint
         tokens, _ = await collect(served.stub.Decode(message([1], 10, ignore_eos=True)))
         status = await served.status()

@@ -16,9 +16,9 @@ Seconds of passes are those of the table of pass costs, brought to what steps at
 Ranked and coupled trees give the tokens of plain decoding whatever their size. The size of a sampled tree must not
 depend on anything drawn with the noise of a position it covers (THEORY 3, clauses 2 to 4): it depends on the scheduled
 shape and on counts of tokens accepted in earlier rounds, which only siblings at positions that have been emitted
-decide; never on the tokens, the rows or the number of nodes of a tree, and such trees are not followed. Sessions begin
-with what others were offered, but neither sampled nor nucleus replies are part of that: trees of a later request must
-not know what the noise of an equal one had led to.
+decide; never on the tokens, the rows or the nodes of a tree, and such trees are not followed. What steps take is part
+of it, as it is part of every deadline. Sessions begin with what others were offered, but neither sampled nor nucleus
+replies are part of that: trees of a later request must not know what the noise of an equal one had led to.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from paceline.target.worth import path_probs
 
 SIZES = np.asarray((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, MOST_NODES))  # sizes that are chosen among
 USUAL = 8  # nodes where nothing is known yet
+PROBE = 4  # nodes of a tree that is only followed, or tried after a pause
 LEAST = 0.01  # tokens a round that a session's trees must add, and that a larger one must add to a smaller one
 PRICES = np.asarray((0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.5, 7.0))  # of time that are tried, in tokens of plain decoding
 SLACK = 0.01  # share of tokens per second by which drafting must be better than none, and may be worse than its best
@@ -181,7 +182,7 @@ class Budgets:
         if self._steps % budget.pause or budget.followed is not None:
             return Grant(0, reason)
         budget.rested()
-        nodes = min(USUAL, most)
+        nodes = min(PROBE, most)
         if session.request.wish.sampled:
             return Grant(nodes, f"a try after a pause; {reason}")
         budget.followed = Followed(len(session.context), nodes)
@@ -193,8 +194,10 @@ class Budgets:
         """Notes the trees of these turns before they are cut; a pass of them begins `now`."""
         began, self._began = self._began, None
         if began is not None and all(turn.step is Step.VERIFY and not turn.reads for turn in turns):
+            drawn = any(turn.session.request.wish.sampled for turn in turns)  # their depth depends on what was drawn
             depths = [int(turn.tree.depths.max()) for turn in turns if len(turn.tree)]
-            levels = max(depths, default=0.0 if all(turn.fallback is None for turn in turns) else began.levels)
+            came = all(turn.fallback is None for turn in turns)
+            levels = began.levels if drawn or not (depths or came) else max(depths, default=0)
             self._waits.setdefault(began.magnitude, Line()).learn(levels, max(now - began.at, 0.0))
             self._ease[began.magnitude] = 1.0
         for turn in turns:
@@ -248,7 +251,7 @@ class Budgets:
             probs = path_probs(followed.tree)
             self._learn(session, budget, float(probs.sum()), matched)
             budget.learn(Offered(probs, followed.tree.depths, whole=False), followed.nodes)
-            budget.followed = None
+            budget.looked(right=matched > 0)
         elif len(session.context) - followed.base_length > MOST_NODES:
             budget.followed = None  # it never came
 

@@ -26,7 +26,7 @@ class Line:
         return self._weight > 0
 
     def learn(self, x: float, y: float) -> None:
-        """Takes a measurement in; `x` above 0, `y` at 0 or above."""
+        """Takes a measurement in; both at 0 or above."""
         self._weight = MEMORY * self._weight + 1
         self._x, self._y = MEMORY * self._x + x, MEMORY * self._y + y
         self._xx, self._xy = MEMORY * self._xx + x * x, MEMORY * self._xy + x * y
@@ -37,10 +37,10 @@ class Line:
             return np.zeros_like(x, dtype=np.float64)
         weight = self._weight + PRIOR
         spread = weight * self._xx - self._x * self._x
-        slope = (weight * self._xy - self._x * self._y) / spread
-        start = (self._y * self._xx - self._x * self._xy) / spread
-        if slope < 0:
-            start, slope = self._y / self._weight, 0.0
-        elif start < 0:
+        start, slope = self._y / self._weight, 0.0  # where y falls with x, or x was never anything but 0
+        if spread > 0 and weight * self._xy > self._x * self._y:
+            slope = (weight * self._xy - self._x * self._y) / spread
+            start = (self._y * self._xx - self._x * self._xy) / spread
+        if start < 0:
             start, slope = 0.0, self._xy / self._xx
         return start + slope * np.asarray(x, dtype=np.float64)

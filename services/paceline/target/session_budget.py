@@ -69,6 +69,12 @@ class SessionBudget:
         """A tree was asked for after a pause; the next pause is longer."""
         self.pause = min(2 * self.pause, LONGEST_PAUSE)
 
+    def looked(self, *, right: bool) -> None:
+        """The tree that was followed is known; if any of it was right the next one is followed soon."""
+        self.followed = None
+        if right:
+            self.pause = FIRST_PAUSE
+
     def drafts(self) -> None:
         """A tree is asked for because it pays; the next pause is shorter."""
         self.pause = max(self.pause // 2, FIRST_PAUSE)
