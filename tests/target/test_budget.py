@@ -28,7 +28,7 @@ from target.test_rules import scored
 CPU = PassCosts({1: 0.025, 2: 0.027, 4: 0.031, 8: 0.041, 12: 0.053, 16: 0.064, 24: 0.088, 32: 0.11})
 BUMPY = PassCosts({1: 0.025, 2: 0.045, 3: 0.047, 4: 0.033, 5: 0.05, 8: 0.036, 12: 0.07, 16: 0.06, 24: 0.1, 32: 0.1})
 FLAT = PassCosts({1: 0.01, 8: 0.0104, 16: 0.011, 32: 0.012})
-FIXED = (0, 2, 4, 8, 16, 32)
+FIXED = (0, 2, 4, 8, 32)  # the drafters of most worlds have 8 levels
 
 
 def steady(chance: float) -> Quality:

@@ -50,6 +50,8 @@ PROBE = 4  # nodes of a tree that is only followed, or tried after a pause
 LEAST = 0.01  # tokens a round that a session's trees must add, and that a larger one must add to a smaller one
 PRICES = np.asarray((0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.5, 7.0))  # of time that are tried, in tokens of plain decoding
 SLACK = 0.01  # share of tokens per second by which drafting must be better than none, and may be worse than its best
+PLAN_EVERY = 8  # steps for which a plan is kept
+EARLY = 6  # rounds of a session in which it is made anew in every step
 FADED = 0.2  # trees, by weight, below which a size is no longer known
 EASE = 0.995  # of the wait for trees, per step in which nobody drafts
 OUTLIER = 2.0  # times what was expected: a step that took longer was held up by something else
@@ -93,6 +95,9 @@ class Budgets:
         self._kinds: dict[tuple[Proposal, bool], Kind] = {}
         self._ease: dict[int, float] = {}  # share of the wait that is believed, by magnitude of load
         self._steps = 0
+        self._kept: _Plan | None = None
+        self._plan_key: tuple[object, ...] = ()  # what the kept plan was made for
+        self._plan_until = 0  # the step it is kept to
         self._levels = 1.0  # that trees were expected to have when they were asked for last
         self._began: _Began | None = None  # a round in which trees are waited for
 
@@ -125,7 +130,7 @@ class Budgets:
     def _choose(self, sessions: Sequence[Session], load: Load) -> None:
         budgets = [self._of(each) for each in sessions]
         sizes = SIZES[min(load.most, *(each.request.wish.budget for each in sessions)) >= SIZES]
-        plan = self._plan(sessions, budgets, load, sizes)
+        plan = self._kept_plan(sessions, budgets, load, sizes)
         told = f"{load.sessions} sessions, {plan.wait_s * 1e3:.1f} ms for trees, {plan.rate:.1f} tokens/s"
         for session, budget, gain in zip(sessions, budgets, plan.gain, strict=True):
             reason = f"adds {gain[-1]:.2f} tokens; {told}"
@@ -137,10 +142,23 @@ class Budgets:
             else:
                 session.grant = self._rests(session, budget, int(sizes[-1]), f"too little: {reason}")
 
+    def _kept_plan(
+        self, sessions: Sequence[Session], budgets: Sequence[SessionBudget], load: Load, sizes: NDArray[np.int64]
+    ) -> _Plan:
+        """A plan of a few steps ago, where nothing has changed that would change it at once."""
+        key = (tuple(id(each) for each in budgets), load.sessions, load.most, load.reading > 0)
+        fresh = self._plan_key == key and self._steps < self._plan_until
+        if self._kept is None or not fresh or min(each.rounds for each in sessions) <= EARLY:
+            self._kept, self._plan_key = self._plan(sessions, budgets, load, sizes), key
+            self._plan_until = self._steps + PLAN_EVERY
+        return self._kept
+
     def _plan(
         self, sessions: Sequence[Session], budgets: Sequence[SessionBudget], load: Load, sizes: NDArray[np.int64]
     ) -> _Plan:
         """The price of time and the largest size asked for that give most tokens per second."""
+        longest = max(each.offers.longest for each in budgets)
+        sizes = sizes[: max(int(np.searchsorted(sizes, longest, side="right")), 1)]  # larger ones add nothing
         most, count = int(sizes[-1]), load.sessions
         plain_tokens = count + load.reading
         seconds = self.seconds(count, plain_tokens + most * count)

@@ -49,6 +49,11 @@ class Offers:
         self.weights[self._next] = 1.0
         self._next = (self._next + 1) % TREES
 
+    @property
+    def longest(self) -> int:
+        """Nodes of the largest tree."""
+        return int(np.count_nonzero(self.probs.any(axis=0)))
+
     def known_of(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
         """[T, R] weights of the trees for what they tell of each size."""
         return self.weights[:, None] * (self.asked[:, None] >= sizes)
