@@ -93,6 +93,8 @@ async def test_stop_strings_go_by_the_tokenizer() -> None:
         ),
         ({"speculation": speculation(strength=float("inf"))}, "speculation.strength: got inf"),
         ({"speculation": common_pb2.SpeculationParams(budget=1)}, "speculation.draft: got 'nothing'"),
+        ({"speculation": common_pb2.SpeculationParams(draft=True)}, "speculation.budget: got 'nothing', allowed: a"),
+        ({"speculation": speculation(auto_budget=True)}, "speculation.budget: got 4, allowed: a value, or auto_budget"),
         ({"speculation": speculation(selection=0)}, "speculation.selection: got 0, allowed: auto"),
         ({"speculation": speculation(selection=9)}, "speculation.selection: got 9"),
         ({"speculation": speculation(wait=0)}, "speculation.wait: got 0, allowed: tree"),
