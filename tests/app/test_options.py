@@ -92,6 +92,15 @@ def test_a_target_has_the_drafter_that_comes_for_it(local: str, tmp_path: Path) 
         parse({"target": {"settings": {"model": "owner/other"}}, "drafter": {"settings": {"dtype": "float32"}}})
 
 
+def test_budget_flag() -> None:
+    assert options().app.target.settings.budget == options("--budget", "auto").app.target.settings.budget == "auto"
+    assert options("--budget", "0").app.target.settings.budget == 0
+    assert options("--budget", "16").app.target.settings.budget == 16
+    for wrong in ("some", "-1", "65"):
+        with pytest.raises(InvalidField, match=r"target\.settings\.budget: got"):
+            options("--budget", wrong)
+
+
 def test_drafter_flag() -> None:
     assert options("--drafter", "none").app.drafter is None
     for what, proposer, model in (
@@ -212,6 +221,10 @@ def test_wrong_ports(arguments: tuple[str, ...]) -> None:
         ({"target": {"settings": {"port": 1}}}, "target.settings.port: set data_plane instead"),
         ({"drafter": {"settings": {"bind_host": "x"}}}, "drafter.settings.bind_host: set data_plane instead"),
         ({"target": {"settings": {"budget": 99}}}, "target.settings.budget: got 99, allowed: 0 to max_budget (64)"),
+        (
+            {"target": {"settings": {"budget": "x"}}},
+            "target.settings.budget: got 'x', allowed: auto, or a whole",
+        ),
         ({"data_plane": {"first_port": 9, "last_port": 3}}, "data_plane.last_port: got 3"),
         ({"target": 3}, "target: got 3"),
         ({"target": {"replicas": 0, "drain_s": -1}}, "Also wrong: target.drain_s"),

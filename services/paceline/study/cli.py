@@ -18,6 +18,7 @@ from paceline.study.acceptance_cli import (
     run_overlap,
     run_selection,
 )
+from paceline.study.budget_cli import add_budget, run_budget
 from paceline.study.drafters_cli import add_drafters, run_drafters
 from paceline.study.report import Report
 
@@ -34,7 +35,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     nucleus = studies.add_parser("nucleus", help="nucleus verification by mass: acceptance, deviation, task scores")
     overlap = studies.add_parser("overlap", help="round times by selection rule, overlapped and not")
     drafters = studies.add_parser("drafters", help="drafters by budget, temperature and coupling strength")
-    for each in (passes, equality, speed, overhead, selection, nucleus, overlap, drafters):
+    budget = studies.add_parser("budget", help="tokens per second by draft budget and load, the chosen one beside")
+    for each in (passes, equality, speed, overhead, selection, nucleus, overlap, drafters, budget):
         each.add_argument("--out", type=Path, required=True, help="folder for the report")
         each.add_argument("--json", action="store_true", help="one JSON object on the last line of stdout")
     for each in (passes, equality, speed):
@@ -55,6 +57,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_nucleus(nucleus)
     add_overlap(overlap)
     add_drafters(drafters)
+    add_budget(budget)
     overhead.add_argument("--rounds", type=int, default=2000, help="tokens of the stream (default 2000)")
 
 
@@ -124,4 +127,5 @@ _STUDIES: dict[str, Callable[[argparse.Namespace, Callable[[str], None]], Report
     "nucleus": run_nucleus,
     "overlap": run_overlap,
     "drafters": run_drafters,
+    "budget": run_budget,
 }
