@@ -8,6 +8,7 @@ from collections.abc import Callable
 from paceline.errors import InvalidField
 from paceline.runtime.known_models import DEFAULT_MODEL
 from paceline.study.acceptance_cli import add_prompts
+from paceline.study.drafter_option import add_drafter_option, drafter_config
 from paceline.study.report import Report
 
 
@@ -16,9 +17,7 @@ def add_budget(parser: argparse.ArgumentParser) -> None:
     add_prompts(parser, 2)
     parser.add_argument("--model", default=DEFAULT_MODEL, help=f"default: {DEFAULT_MODEL}")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
-    parser.add_argument(
-        "--drafter", default="suffix", metavar="WHAT", help='"suffix", or a drafter model (default suffix)'
-    )
+    add_drafter_option(parser, "suffix")
     parser.add_argument(
         "--sessions", type=int, nargs="+", default=[1, 4, 16], help="replies decoded at once (default 1 4 16)"
     )
@@ -32,7 +31,6 @@ def add_budget(parser: argparse.ArgumentParser) -> None:
 
 def run_budget(args: argparse.Namespace, progress: Callable[[str], None]) -> Report:
     """Runs `study budget`."""
-    from paceline.drafter.config import DrafterConfig
     from paceline.prompt_file import load_prompts
     from paceline.study.budget import BudgetSettings
     from paceline.study.study_budget import study_budget
@@ -56,8 +54,6 @@ def run_budget(args: argparse.Namespace, progress: Callable[[str], None]) -> Rep
         repeats=args.repeats,
         temperature=args.temperature,
     )
-    drafter = DrafterConfig()
-    if args.drafter != "suffix":
-        drafter = DrafterConfig(proposer="model", model=args.drafter, target_model=args.model, dtype=args.dtype)
+    drafter = drafter_config(args)
     prompts = load_prompts(args.prompts, args.per_category)
     return study_budget(args.model, args.dtype, drafter, prompts, settings, args.out, args.threads, progress)

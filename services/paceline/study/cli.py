@@ -19,6 +19,7 @@ from paceline.study.acceptance_cli import (
     run_selection,
 )
 from paceline.study.budget_cli import add_budget, run_budget
+from paceline.study.drafter_option import add_drafter_option, drafter_config
 from paceline.study.drafters_cli import add_drafters, run_drafters
 from paceline.study.report import Report
 
@@ -48,6 +49,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         each.add_argument("--prompts", type=Path, required=True, help="JSON lines with prompt, and optional category")
         each.add_argument("--per-category", type=int, default=2, help="prompts of each category (default 2)")
         each.add_argument("--new-tokens", type=int, default=96, help="tokens a reply (default 96)")
+    add_drafter_option(speed, "suffix")
     speed.add_argument("--warm-tokens", type=int, default=100_000, help="tokens served before the warm measurement")
     law = studies.add_parser("law", help="the rules of verification and selection beside numbers of case files")
     law.add_argument("files", nargs="+", type=Path, metavar="FILE", help="JSON with cases, their kinds told by keys")
@@ -101,6 +103,8 @@ def _speed(args: argparse.Namespace, progress: Callable[[str], None]) -> Report:
         new_tokens=args.new_tokens,
         pairs=args.pairs,
         warm_tokens=args.warm_tokens,
+        drafter=drafter_config(args),
+        drafter_name=args.drafter,
     )
     return asyncio.run(study_speed(settings, progress))
 
