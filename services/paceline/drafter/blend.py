@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.drafter.known_rows import ContextHash, KnownRows
+from paceline.drafter.model_rows import CANDIDATES
 from paceline.drafter.proposer import DraftOptions, children, known_children, likeliest
 from paceline.drafter.said import Said, said_of
 from paceline.drafter.trust import SessionTrust
@@ -107,8 +108,8 @@ class Blend:
         row = self._root if not path and self._root is not None else self.known.find(self.hash, path)
         if row is not None:
             return _Node(known_children(self.options, row, position, width), 1.0, None)
-        least = MIN_PROB if self.options.coupled else self.min_prob
-        said = said_of(members.suffix(path), members.model.get(path), least)
+        least, most = (MIN_PROB, CANDIDATES) if self.options.coupled else (self.min_prob, width)
+        said = said_of(members.suffix(path), members.model.get(path), least, most)
         probs = self.trust.probs(said, len(path) + 1)
         if self.options.coupled and probs:
             tokens: NDArray[np.int64] = np.array(said.tokens, dtype=np.int64)

@@ -16,15 +16,16 @@ import math
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paceline.drafter.blend import MIN_PROB, Blend, Members
+from paceline.drafter.fused_round import Round, same_nodes
 from paceline.drafter.known_rows import ContextHash, KnownRows
-from paceline.drafter.looks import Gains, Place, Times, worthwhile
+from paceline.drafter.looks import Gains, Times, worthwhile
 from paceline.drafter.model import ModelProposer
 from paceline.drafter.model_rows import Look, ModelRows
 from paceline.drafter.proposer import ContextTooLong, DraftOptions, Growth, NoSlot, UnknownTokens, Want
@@ -32,8 +33,8 @@ from paceline.drafter.suffix import SuffixProposer
 from paceline.drafter.trust import SessionTrust, Trust, TrustLine
 from paceline.runtime.runner import ModelRunner
 from paceline.speculation.rows import Row
-from paceline.speculation.select import Path, best_first
-from paceline.speculation.tree import ROOT, DraftTree
+from paceline.speculation.select import best_first
+from paceline.speculation.tree import DraftTree
 
 log = logging.getLogger(__name__)
 
@@ -67,31 +68,12 @@ class _Learned:
 
 
 @dataclass(slots=True)
-class _Round:
-    """A tree under way."""
-
-    budget: int
-    tree: DraftTree
-    reaches: list[tuple[Path, float]]  # path and probability of each node
-    paths: list[Path] = field(default_factory=list)  # looked below in the next pass; () is the context
-    places: list[Place] = field(default_factory=list)  # of `paths`
-    tokens: int = 0  # of the session in that pass
-    passes: int = 0  # made for it
-    spent_s: float = 0.0  # of them
-
-    @property
-    def expected(self) -> float:
-        """Accepted tokens that are expected of the tree."""
-        return sum(reach for _, reach in self.reaches)
-
-
-@dataclass(slots=True)
 class _Session:
     blend: Blend
     gains: Gains
     follows: bool = True  # whether the model follows it
     starved: bool = False  # no KV page was free for the context as it stands
-    round: _Round | None = None
+    round: Round | None = None
     whole_at: float | None = None  # when the target was given the whole tree that it waited for
     told: bool = False  # the target's row at the context was told; the drawn token may come
     tells: bool = False  # a row was told in this round
@@ -258,8 +240,8 @@ class FusedProposer:
     def _begin(self, want: Want) -> Growth:
         """The tree of what is known without a pass."""
         held = self._sessions[want.session]
-        tree = self._best(want.session, held, want.budget)
-        held.round = _Round(want.budget, tree, list(_reaches(tree)))
+        held.round = Round(want.budget)
+        held.round.grow(self._best(want.session, held, want.budget))
         return self._grown(want.session, held, held.round)
 
     def _look(self, wants: Sequence[Want]) -> dict[int, Growth | None]:
@@ -300,20 +282,19 @@ class FusedProposer:
         for session in ran.starved:
             self._sessions[session].starved = True
 
-    def _looked(self, session: int, held: _Session, begun: _Round) -> Growth | None:
+    def _looked(self, session: int, held: _Session, begun: Round) -> Growth | None:
         """The tree after a pass; None if it goes on and is the same as before."""
         members, before = self._members(session, held), begun.tree
         held.blend.forget(begun.paths)
-        begun.tree = self._best(session, held, begun.budget)
-        begun.reaches = list(_reaches(begun.tree))
+        begun.grow(self._best(session, held, begun.budget))
         if all(path in members.model for path in begun.paths):
             held.gains.learn(begun.places, begun.expected - held.blend.value(before, members, begun.budget))
         begun.passes += 1
         begun.spent_s += self._times.pass_s(begun.tokens, self._drafting) or 0.0
         growth = self._grown(session, held, begun)
-        return None if growth.growing and _same(growth.tree, before) else growth
+        return None if growth.growing and same_nodes(growth.tree, before) else growth
 
-    def _grown(self, session: int, held: _Session, begun: _Round) -> Growth:
+    def _grown(self, session: int, held: _Session, begun: Round) -> Growth:
         """The tree as it is, and what is looked at next."""
         self._choose(session, held, begun)
         if begun.paths:
@@ -322,22 +303,13 @@ class FusedProposer:
         held.whole_at = None if held.free else self._clock()
         return Growth(begun.tree, behind=held.follows and self._rows.missing(session) > READ_AHEAD)
 
-    def _choose(self, session: int, held: _Session, begun: _Round) -> None:
+    def _choose(self, session: int, held: _Session, begun: Round) -> None:
         """Where the next pass looks; nowhere ends the tree."""
         begun.paths, begun.places, blend = [], [], held.blend
         if not held.follows or held.starved or begun.passes >= self._max_depth:
             return
         members = self._members(session, held)
-        paths: list[Path] = []
-        places: list[Place] = []
-        if () not in members.model and not blend.is_known(()) and self._rows.may_look(session, ()):
-            paths.append(())
-            places.append(Place(1.0, blend.sure(())))
-        for path, reach in begun.reaches:
-            inner = len(path) < self._max_depth and path[-1] not in blend.options.eos_token_ids
-            if inner and path not in members.model and self._rows.may_look(session, path):
-                paths.append(path)
-                places.append(Place(reach, 1.0 if blend.is_known(path) else blend.sure(path)))
+        paths, places = begun.frontier(blend, members, self._max_depth, lambda path: self._rows.may_look(session, path))
         paths, places = paths[: self._width], places[: self._width]
         if not paths:
             return
@@ -393,19 +365,3 @@ _REASONS: dict[type[Exception], str] = {
     NoSlot: "no KV page",
     UnknownTokens: "unknown token",
 }
-
-
-def _reaches(tree: DraftTree) -> Iterator[tuple[Path, float]]:
-    """Path and probability of every node, in order."""
-    assert tree.log_probs is not None, "merged trees carry log-probabilities"
-    paths: list[Path] = []
-    scores: list[float] = []
-    given = tree.log_probs.tolist()
-    for token, parent, log_prob in zip(tree.tokens.tolist(), tree.parents.tolist(), given, strict=True):
-        paths.append((*(() if parent == ROOT else paths[parent]), token))
-        scores.append(log_prob + (0.0 if parent == ROOT else scores[parent]))
-        yield paths[-1], math.exp(scores[-1])
-
-
-def _same(tree: DraftTree, other: DraftTree) -> bool:
-    return np.array_equal(tree.tokens, other.tokens) and np.array_equal(tree.parents, other.parents)

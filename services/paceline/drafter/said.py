@@ -42,23 +42,27 @@ class Said(NamedTuple):
     model: Top | None  # None: it has not looked, or said nothing
 
 
-def said_of(suffix: Mapping[int, float], model: Candidates | None, least: float) -> Said:
+def said_of(suffix: Mapping[int, float], model: Candidates | None, least: float, most: int) -> Said:
     """What is said of every token that one of them gives at least `least`.
 
     Args:
         suffix: probability of each token; their sum may be below 1.
         model: its most probable tokens, best first; None where it has not looked.
         least: above 0.
+        most: tokens of the model, beside those that the suffix proposer gives anything: all that can be of use.
     """
     others = (bisect_left(MASS, sum(suffix.values())), 0.0)
     unnamed = (UNLOOKED if model is None else UNNAMED, 0.0)
     looked: dict[int, float] = {}
     if model is not None:
-        for token, log_prob in zip(model.tokens.tolist(), model.log_probs.tolist(), strict=True):
-            prob = math.exp(log_prob)
-            if prob < least:
-                break
-            looked[token] = prob
+        count = most if not suffix else len(model)
+        pairs = zip(model.tokens[:count].tolist(), model.log_probs[:count].tolist(), strict=True)
+        for rank, (token, log_prob) in enumerate(pairs):
+            if rank < most or token in suffix:
+                prob = math.exp(log_prob)
+                if prob < least:
+                    break
+                looked[token] = prob
     named = {token: prob for token, prob in suffix.items() if prob >= least or token in looked}
     tokens = [*named, *(token for token in looked if token not in named)]
     spots = []

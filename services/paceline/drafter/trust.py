@@ -108,13 +108,16 @@ class Trust:
 
     def learn(self, said: Said, level: int, token: int) -> None:
         """Takes in which token was right where this was said; `level` from 0."""
+        cells: set[int] = set()
         for each, spot in zip(said.tokens, said.spots, strict=True):
             for cell, share in spot.cells:
+                cells.add(cell)
                 self._pool.add(cell, share, right=each == token)
                 self._levels[level].add(cell, share, right=each == token)
-                pooled = self._pool.rate(cell, FIRST_GUESSES[cell], WEIGHT)
-                for known, rates in zip(self._levels, self.rates, strict=True):
-                    rates[cell] = max(LEAST, known.rate(cell, pooled, POOL))
+        for cell in cells:
+            pooled = self._pool.rate(cell, FIRST_GUESSES[cell], WEIGHT)
+            for known, rates in zip(self._levels, self.rates, strict=True):
+                rates[cell] = max(LEAST, known.rate(cell, pooled, POOL))
         for member, top in (("suffix", said.suffix), ("model", said.model)):
             if top is not None:
                 self._sums.setdefault((member, level + 1), _Sums()).add(top, token)

@@ -20,7 +20,7 @@ def add_drafters(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=FOLDER",
-        help="a model drafter beside the one made of the target's layers; may be given several times",
+        help="a model drafter beside the one made of the target's layers, alone and fused; may be given several times",
     )
     parser.add_argument("--budgets", type=int, nargs="+", default=[4, 8, 16], help="nodes of a tree (default 4 8 16)")
     parser.add_argument(
