@@ -58,7 +58,10 @@ def stack() -> Iterator[Stack]:
 
 def test_ready_line_names_what_is_served(stack: Stack) -> None:
     assert set(stack.ready) == {"grpc", "http", "ray", "target", "drafter"}
-    assert (stack.ready["target"], stack.ready["drafter"]) == ("smollm2-135m-instruct", "suffix")
+    assert (stack.ready["target"], stack.ready["drafter"]) == (
+        "smollm2-135m-instruct",
+        "fused:smollm2-135m-drafter",
+    )
 
 
 def test_readme_commands(stack: Stack, tmp_path: Path) -> None:
@@ -96,7 +99,7 @@ def test_status_shows_target_and_drafter(stack: Stack) -> None:
     done = run("status", "--json", address=stack.address)
     status = json.loads(done.stdout)["status"]
     assert [target["drafter_state"] for target in status["targets"]] == ["ready"]
-    assert [drafter["proposer"] for drafter in status["drafters"]] == ["suffix"]
+    assert [drafter["proposer"] for drafter in status["drafters"]] == ["fused"]
 
 
 def test_replicas_are_on_their_pools(stack: Stack) -> None:
