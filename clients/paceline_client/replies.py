@@ -46,6 +46,7 @@ class Speculation:
     tokens_held_back: int = 0  # drawn tokens that `retain` did not emit
     verification: str = "exact"  # or "nucleus"
     strength: float = 0.0  # coupling strength of the draft trees; 0 where there were none, or not coupled ones
+    budgets: Mapping[int, int] = field(default_factory=dict)  # rounds by draft nodes asked for, where the server chose
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,4 +150,5 @@ def speculation_of(stats: common_pb2.SpeculationStats) -> Speculation:
         tokens_held_back=stats.tokens_held_back,
         verification=stats.verification or "exact",
         strength=stats.strength,
+        budgets=dict(stats.budgets),
     )

@@ -57,7 +57,7 @@ class GenerateFields(TypedDict, total=False):
     stop: Sequence[str]  # strings that end the reply, which ends right before them
     ignore_eos: bool | None
     draft: bool | None  # False decodes plainly
-    budget: int | None  # draft nodes per round
+    budget: int | Literal["auto"] | None  # draft nodes per round; "auto": the server chooses them every round
     proposal: Proposal | None  # "sampled" keeps the law of the reply, not its tokens
     strength: float | None  # coupling strength, 0.1 to 1e6; coupled proposals only
     selection: Selection | None  # which of the target's rows shape the next tree
@@ -69,8 +69,9 @@ class GenerateFields(TypedDict, total=False):
     model: str  # refused if another one is served
 
 
+AUTO_BUDGET: Literal["auto"] = "auto"
 _SAMPLING = frozenset(("temperature", "top_k", "top_p", "seed"))
-_SPECULATION = frozenset(("draft", "budget", "strength", "learn"))
+_SPECULATION = frozenset(("draft", "strength", "learn"))
 _PLAIN = frozenset(("n", "max_tokens", "ignore_eos", "model", "trace"))
 _NUCLEUS = {
     "mass": "0 (the exact rule) to 1",
@@ -96,6 +97,8 @@ def request_of(prompt: Prompt, fields: GenerateFields) -> inference_pb2.Generate
             _set_ranged(request.speculation, "deadline_ms", value, name, "a whole number, 1 to 60000")
         elif name == "nucleus":
             _set_nucleus(request.speculation.nucleus, value)
+        elif name == "budget":
+            _set_budget(request.speculation, value)
         elif name in _SAMPLING:
             _set(request.sampling, name, value)
         elif name in _SPECULATION:
@@ -142,6 +145,13 @@ def _set_mode(params: common_pb2.SpeculationParams, name: str, value: object) ->
     if not isinstance(value, str) or value not in known:
         raise InvalidRequest(f"{name}: got {value!r:.80}, allowed: {', '.join(known)}")
     setattr(params, name, known[value])
+
+
+def _set_budget(params: common_pb2.SpeculationParams, budget: object) -> None:
+    if budget == AUTO_BUDGET:
+        params.auto_budget = True
+    else:
+        _set_ranged(params, "budget", budget, "budget", f"{AUTO_BUDGET}, or a whole number, 0 to the server's limit")
 
 
 def _set_nucleus(message: common_pb2.NucleusVerification, nucleus: object) -> None:

@@ -29,6 +29,8 @@ class RoundTrace:
     pass_ms: float
     pass_tokens: int  # other sessions' included
     deviation_spent: float  # by the reply so far
+    budget: int = 0  # draft nodes asked for
+    budget_reason: str = ""  # why so many, where the server chose them
 
 
 def round_of(trace: common_pb2.RoundTrace) -> RoundTrace:
@@ -52,4 +54,6 @@ def round_of(trace: common_pb2.RoundTrace) -> RoundTrace:
         pass_ms=trace.pass_ms,
         pass_tokens=trace.pass_tokens,
         deviation_spent=trace.deviation_spent,
+        budget=trace.budget,
+        budget_reason=trace.budget_reason,
     )

@@ -24,7 +24,7 @@ class ModelInfo:
     temperature: float  # default, as the three below
     top_k: int
     top_p: float
-    budget: int
+    budget: int  # the most of it with `auto_budget`
     max_budget: int
     version: str
     has_chat_template: bool
@@ -33,6 +33,7 @@ class ModelInfo:
     draft_deadline_ms: int = 0  # 0 if the server names none
     learn: bool = False  # whether drafters learn from replies where a request does not say
     max_choices: int = 0  # most replies a request may ask for; 0 if the server does not say, and gives one
+    auto_budget: bool = False  # whether the server chooses each round's budget where a request names none
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,8 @@ class TargetState:
     selection_reason: str = ""  # why "auto" chose as it did in its latest round; "" before the first
     row_cache_hits: int = 0
     relaxed: int = 0  # tokens kept by the nucleus rule alone
+    budgets: Mapping[int, int] = field(default_factory=dict)  # rounds by draft nodes asked for, where the server chose
+    budget_reason: str = ""  # why so many in the latest of them; "" before the first
     strengths: tuple[StrengthState, ...] = ()
     shared_prompt_tokens: int = 0  # whose KV was copied from a session with the same prompt
 
@@ -139,6 +142,7 @@ def model_info_of(info: inference_pb2.GetModelInfoResponse) -> ModelInfo:
         draft_deadline_ms=info.default_deadline_ms,
         learn=info.default_learn,
         max_choices=info.max_choices,
+        auto_budget=info.default_auto_budget,
     )
 
 
@@ -166,6 +170,8 @@ def status_of(status: inference_pb2.GetStatusResponse) -> Status:
                 row_cache_hits=target.row_cache_hits,
                 relaxed=target.relaxed,
                 shared_prompt_tokens=target.shared_prompt_tokens,
+                budgets=dict(target.budgets),
+                budget_reason=target.budget_reason,
                 strengths=tuple(
                     StrengthState(
                         each.proposer,

@@ -11,6 +11,8 @@ from paceline.drafter.config import DrafterConfig
 from paceline.errors import InvalidField
 from paceline.gateway.config import GatewayConfig
 from paceline.placement import POOL_LABEL, Demand
+from paceline.runtime.known_models import DEFAULT_MODEL
+from paceline.runtime.shipped import shipped_for
 from paceline.target.config import TargetConfig
 
 PoolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
@@ -143,10 +145,25 @@ class AppConfig(_Settings):
         ]
 
 
+def with_own_drafter(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with the drafter that the package has for the target, fused, where they name no proposer."""
+    given = dict(arguments)
+    drafter, target = given.get("drafter", {}), given.get("target", {})
+    if not isinstance(drafter, Mapping) or not isinstance(target, Mapping):
+        return given  # no drafter, or a fault that is named later
+    settings, theirs = drafter.get("settings", {}), target.get("settings", {})
+    if not isinstance(settings, Mapping) or not isinstance(theirs, Mapping) or {"proposer", "model"} & set(settings):
+        return given
+    own = shipped_for(str(theirs.get("model", DEFAULT_MODEL)))
+    if own is not None:
+        given["drafter"] = {**drafter, "settings": {**settings, "proposer": "fused", "model": own}}
+    return given
+
+
 def parse(arguments: Mapping[str, Any]) -> AppConfig:
     """Reads the application's settings. Raises InvalidField naming the field, the value and what is allowed."""
     try:
-        return AppConfig.model_validate(arguments)
+        return AppConfig.model_validate(with_own_drafter(arguments))
     except ValidationError as error:
         raise _readable(error) from None
 

@@ -20,9 +20,15 @@ def options(*arguments: str) -> ServeOptions:
     return read(parser.parse_args(arguments))
 
 
+OWN = "        proposer: fused\n        model: smollm2-135m-drafter  # comes with Paceline\n"
+
+
 @pytest.fixture
 def local(root: Path) -> str:
-    return (root / "deploy/serve/local.yaml").read_text()
+    """The file for one machine, with the suffix proposer."""
+    text = (root / "deploy/serve/local.yaml").read_text()
+    assert OWN in text
+    return text.replace(OWN, "        proposer: suffix\n")
 
 
 def written(folder: Path, text: str) -> str:
@@ -34,7 +40,7 @@ def written(folder: Path, text: str) -> str:
 def test_defaults() -> None:
     got = options()
     assert (got.host, got.http_port, got.grpc_port, got.ray_address) == ("127.0.0.1", 8000, 9000, None)
-    assert got.app == AppConfig()
+    assert got.app == parse({})
     assert {name: part.pool for name, part in got.app.parts.items()} == {
         "gateway": "gateway",
         "target": "target",
@@ -44,7 +50,7 @@ def test_defaults() -> None:
 
 def test_shipped_file_says_what_the_defaults_say(root: Path) -> None:
     from_file = options("--config", str(root / "deploy/serve/local.yaml"))
-    assert from_file.app.model_copy(update={"data_plane": AppConfig().data_plane}) == AppConfig()
+    assert from_file.app.model_copy(update={"data_plane": AppConfig().data_plane}) == parse({})
     assert from_file.app.data_plane.host == "127.0.0.1"
     assert (from_file.http_port, from_file.grpc_port) == (8000, 9000)
 
@@ -64,7 +70,35 @@ def test_flags_win_over_the_file(local: str, tmp_path: Path) -> None:
     assert apart.drafter is not None
     assert (apart.target.settings.dtype, apart.drafter.settings.dtype) == ("float32", "bfloat16")
     with pytest.raises(InvalidField, match="--drafter-dtype"):
-        options("--drafter-dtype", "bfloat16")
+        options("--drafter", "suffix", "--drafter-dtype", "bfloat16")
+
+
+def test_a_target_has_the_drafter_that_comes_for_it(local: str, tmp_path: Path) -> None:
+    own = options("--drafter-dtype", "bfloat16").app.drafter
+    assert own is not None
+    assert (own.settings.proposer, own.settings.model) == ("fused", "smollm2-135m-drafter")
+    assert own.settings.dtype == "bfloat16"
+    other = options("--target", "owner/other", "--dtype", "bfloat16").app.drafter
+    assert other is not None
+    assert (other.settings.proposer, other.settings.model, other.settings.dtype) == ("suffix", None, "auto")
+    kept = parse({"drafter": {"threads": 2, "settings": {"store_mb": 7}}}).drafter
+    assert kept is not None
+    assert (kept.threads, kept.settings.store_mb, kept.settings.proposer) == (2, 7, "fused")
+    assert parse({"drafter": None}).drafter is None
+    named = options("--config", written(tmp_path, local)).app.drafter
+    assert named is not None
+    assert named.settings.proposer == "suffix"
+    with pytest.raises(InvalidField, match=r"drafter\.settings\.dtype"):
+        parse({"target": {"settings": {"model": "owner/other"}}, "drafter": {"settings": {"dtype": "float32"}}})
+
+
+def test_budget_flag() -> None:
+    assert options().app.target.settings.budget == options("--budget", "auto").app.target.settings.budget == "auto"
+    assert options("--budget", "0").app.target.settings.budget == 0
+    assert options("--budget", "16").app.target.settings.budget == 16
+    for wrong in ("some", "-1", "65"):
+        with pytest.raises(InvalidField, match=r"target\.settings\.budget: got"):
+            options("--budget", wrong)
 
 
 def test_drafter_flag() -> None:
@@ -187,6 +221,10 @@ def test_wrong_ports(arguments: tuple[str, ...]) -> None:
         ({"target": {"settings": {"port": 1}}}, "target.settings.port: set data_plane instead"),
         ({"drafter": {"settings": {"bind_host": "x"}}}, "drafter.settings.bind_host: set data_plane instead"),
         ({"target": {"settings": {"budget": 99}}}, "target.settings.budget: got 99, allowed: 0 to max_budget (64)"),
+        (
+            {"target": {"settings": {"budget": "x"}}},
+            "target.settings.budget: got 'x', allowed: auto, or a whole",
+        ),
         ({"data_plane": {"first_port": 9, "last_port": 3}}, "data_plane.last_port: got 3"),
         ({"target": 3}, "target: got 3"),
         ({"target": {"replicas": 0, "drain_s": -1}}, "Also wrong: target.drain_s"),

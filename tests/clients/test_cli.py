@@ -68,6 +68,7 @@ async def test_json_is_one_object_in_the_last_line() -> None:
             "row_cache_hits": 0,
             "verification": "exact",
             "strength": 0.0,
+            "budgets": {},
         },
         "seed": 7,
         "model": "fake",
@@ -88,7 +89,13 @@ async def test_every_option_reaches_the_server() -> None:
         target = served.targets[0]
         request = target.requests[0]
         plain = await run("generate", "x", "--no-draft", "--address", served.address)
-    assert (done.code, plain.code) == (0, 0)
+        auto = await run("generate", "x", "--budget", "auto", "--address", served.address)
+        wrong = await run("generate", "x", "--budget", "some", "--address", served.address)
+    assert (done.code, plain.code, auto.code) == (0, 0, 0)
+    assert target.requests[2].speculation.auto_budget
+    assert not target.requests[2].speculation.HasField("budget")
+    assert wrong.code == 2
+    assert "--budget: got 'some', allowed: auto, or a whole number" in wrong.err
     assert json.loads(done.out)["finish_reason"] == "length"
     assert prompt_of(request) == "from a pipe\n"
     assert request.sampling == common_pb2.SamplingParams(temperature=0.7, top_k=5, top_p=0.9, seed=2**64 - 1)

@@ -103,6 +103,10 @@ def test_absent_fields_stay_absent_and_zero_is_a_value() -> None:
     assert request.sampling == common_pb2.SamplingParams(temperature=0, top_k=0, top_p=0, seed=0)
     assert request.speculation == common_pb2.SpeculationParams(draft=False, budget=0)
     assert not request.HasField("max_tokens")
+    assert request_of("x", {"budget": "auto"}).speculation == common_pb2.SpeculationParams(auto_budget=True)
+    for wrong in ("some", 2.5, -1):
+        with pytest.raises(InvalidRequest, match=r"budget: got .*, allowed: auto, or a whole number"):
+            request_of("x", {"budget": wrong})  # type: ignore[typeddict-item]
 
 
 def test_every_form_of_prompt_and_every_field() -> None:

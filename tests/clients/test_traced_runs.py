@@ -32,6 +32,8 @@ FIRST = common_pb2.RoundTrace(
     pass_ms=4.0,
     pass_tokens=4,
     deviation_spent=0.25,
+    budget=6,
+    budget_reason="trees\npay",
 )
 SECOND = common_pb2.RoundTrace(position=15, emitted=[33], rule="draft", fallback="late", drawn=33, pass_ms=2.0)
 END = finish(
@@ -46,12 +48,13 @@ END = finish(
     row_passes=3,
     row_cache_hits=1,
     tokens_held_back=1,
+    budgets={6: 1, 0: 1},
 )
 TREES = [
     LEGEND,
     "",
     "round 1 at 12: draft (the drafter is fast), 2 of 3 drafted accepted (1 relaxed), draft 1.5 ms, pass 4.0 ms,"
-    " 4 tokens in it, deviation 0.25",
+    " 4 tokens in it, budget 6 (trees pay), deviation 0.25",
     "(prompt)",
     "└─ 'H' 0.607 [accepted]",
     "   ├─ 'i' 0.368 [relaxed]",
@@ -83,6 +86,7 @@ async def test_trees_come_before_the_text() -> None:
     assert (
         "rounds by rule: draft 1, rerank 1, 3 row passes, 1 rows from the cache, 1 drawn tokens held back" in done.err
     )
+    assert "rounds by budget: 0 1, 6 1" in done.err
     assert "relaxed" not in done.err, "nobody asked for a nucleus"
 
 
@@ -118,6 +122,8 @@ async def test_one_request_serves_trees_trace_and_json(tmp_path: Path) -> None:
         "pass_ms": 4.0,
         "pass_tokens": 4,
         "deviation_spent": 0.25,
+        "budget": 6,
+        "budget_reason": "trees\npay",
     }
     assert set(first) - {"type", "choice"} == {field.name for field in common_pb2.RoundTrace.DESCRIPTOR.fields}
     assert (second["fallback"], second["draft_ms"]) == ("late", None)
@@ -228,6 +234,14 @@ def test_status_shows_what_selection_did_where_there_is_something() -> None:
         "          auto: rows are free",
         "          3 rows from the cache, 5 prompt tokens shared, 4 tokens relaxed",
     ]
+    target.budgets.update({8: 3, 0: 2})
+    target.budget_reason = "trees\npay"
+    chosen = model(default_budget=64, default_auto_budget=True)
+    lines = table(model_info_of(chosen), status_of(inference_pb2.GetStatusResponse(targets=[target])))
+    assert lines[1].endswith("budget auto, at most 64")
+    assert lines[8:10] == ["          rounds by budget: 0 2, 8 3", "          auto budget: trees pay"]
+    target.ClearField("budgets")
+    target.ClearField("budget_reason")
     target.ClearField("row_cache_hits")
     target.ClearField("shared_prompt_tokens")
     lines = table(model_info_of(model()), status_of(inference_pb2.GetStatusResponse(targets=[target])))

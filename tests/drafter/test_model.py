@@ -276,3 +276,16 @@ def ask_of(runner: ToyRunner, options: DraftOptions, sessions: int) -> list[Draf
     for session in range(sessions):
         made.open(session, np.asarray([1], np.int32), 1, options)
     return ask(made, *(Want(session, 12) for session in range(sessions)))
+
+
+@pytest.mark.parametrize(("budget", "passes"), [(1, 1), (2, 2), (3, 3)])
+def test_nothing_is_looked_at_below_the_last_node_of_a_full_tree(budget: int, passes: int) -> None:
+    """A table that is nearly sure gives a chain: the first node costs the pass of the context, each other one more."""
+    table = np.full((8, 8), 0.01 / 7)
+    table[np.arange(8), (np.arange(8) + 1) % 8] = 0.99
+    plans: list[PassPlan] = []
+    made = proposer_of(ToyRunner(table, before_execute=plans.append), max_depth=8)
+    made.open(1, np.asarray([0, 1], np.int32), 2, replace(OPTIONS, vocab_size=8))
+    (tree,) = ask(made, Want(1, budget))
+    assert tree.tokens.tolist() == [2, 3, 4][:budget]
+    assert len(plans) == passes

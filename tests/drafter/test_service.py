@@ -127,6 +127,7 @@ REFUSED = {
     "a prompt beyond the context": (bad(lambda u: setattr(u.open, "prompt_length", 7)), "open.prompt_length"),
     "no proposal": (bad(lambda u: u.open.options.ClearField("proposal")), "open.options.proposal"),
     "no strength": (bad(lambda u: setattr(u.open.options, "proposal", 2)), "open.options.strength"),
+    "a choice without noise": (bad(lambda u: setattr(u.open.options, "choice", 1)), "open.options.choice: got 1"),
     "no temperature": (bad(lambda u: u.open.options.sampling.ClearField("temperature")), "sampling.temperature"),
     "top_p above 1": (bad(lambda u: setattr(u.open.options.sampling, "top_p", 1.5)), "sampling.top_p"),
     "nothing": (Update(session=1, epoch=2), "update"),

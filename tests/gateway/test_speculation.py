@@ -55,6 +55,7 @@ WRONG: dict[str, tuple[Params, SamplingParams, str, object, str, str]] = {
         "",
     ),
     "budget": (Params(budget=65), WARM, "budget", 65, "0 to 64 (max_budget)", ""),
+    "budget, auto": (Params(budget=3, auto_budget=True), WARM, "budget", 3, "absent with auto_budget", "or leave it"),
     "coupled, greedy": (Params(proposal=COUPLED), GREEDY, "proposal", "coupled", "ranked where", "raise the temp"),
     "sampled, greedy": (Params(proposal=SAMPLED), GREEDY, "proposal", "sampled", "ranked where", "raise the temp"),
     "coupled, nucleus": (
@@ -206,6 +207,19 @@ def test_the_nucleus_reaches_the_target_as_it_was_given() -> None:
         Nucleus(mass=0.9, temperature=1e6, max_deviation=3.5, max_deviation_per_token=0.25, max_relaxations=2**32 - 1),
     ):
         assert resolved(Params(nucleus=given)).nucleus == given
+
+
+@pytest.mark.parametrize("default", [True, False])
+def test_the_budget_is_left_to_the_target_or_named_and_never_both(default: bool) -> None:
+    def found(asked: Params) -> tuple[bool, int | None]:
+        answer = resolved(asked, default_auto_budget=default, default_budget=12)
+        return answer.auto_budget, answer.budget if answer.HasField("budget") else None
+
+    assert found(Params()) == ((True, None) if default else (False, 12))
+    assert found(Params(auto_budget=True)) == (True, None)
+    assert found(Params(budget=0)) == (False, 0)
+    assert found(Params(budget=5)) == (False, 5)
+    assert found(Params(draft=False, auto_budget=True)) == (False, 0)
 
 
 def test_a_plain_request_keeps_its_checked_modes() -> None:

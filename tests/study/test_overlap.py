@@ -95,4 +95,5 @@ def test_a_cell_is_measured_under_the_real_engines(variant: Variant) -> None:
     assert cell["tokens_per_pass"] > 0.8
     if variant.rule is Selection.DRAFT:
         assert cell["draft_ms"] >= 2 + 3 * 2
-        assert cell["round_ms"] >= cell["draft_ms"] + 4
+        rounds = cell["rounds"]  # the last one may be without a tree: nothing is left to guess
+        assert cell["round_ms"] * rounds >= (cell["draft_ms"] + 4) * (rounds - 1) + 4

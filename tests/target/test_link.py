@@ -46,7 +46,7 @@ def opened(
         context=np.asarray([1, 2, 3], dtype=np.int32),
         prompt_length=2,
         wish=wish or DraftWish(8),
-        sampling=SamplingParams(temperature=0.7, top_k=5, top_p=0.9, seed=2**63 + 1),
+        sampling=SamplingParams(temperature=0.7, top_k=5, top_p=0.9, seed=2**63 + 1, choice=3),
         eos_token_ids=(4, 5),
         learn=True,
         budget=budget,
@@ -138,6 +138,9 @@ async def test_frames_of_a_step_travel_together_and_trees_come_back() -> None:
     assert ranked_open.options.learn
     assert coupled_open.options.proposal == common_pb2.PROPOSAL_COUPLED
     assert (coupled_open.options.strength, coupled_open.options.sampling.seed) == (2.5, 2**63 + 1)
+    assert (ranked_open.options.choice, coupled_open.options.choice) == (0, 3), (
+        "it addresses the noise, as the seed does"
+    )
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,9 @@ from target.rig import PATIENCE_S, random_table
     ("fields", "named"),
     [
         ({"budget": 65}, "max_budget"),
+        ({"budget": -1}, "auto, or a whole number"),
+        ({"budget": "some"}, "auto, or a whole number"),
+        ({"budget": 2.5}, "auto, or a whole number"),
         ({"step_tokens": 8, "max_sessions": 9}, "max_sessions"),
         ({"kv_tokens": 64}, "max_budget"),
         ({"draft_deadline_ms": 0}, "draft_deadline_ms"),

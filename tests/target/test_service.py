@@ -93,6 +93,8 @@ async def test_stop_strings_go_by_the_tokenizer() -> None:
         ),
         ({"speculation": speculation(strength=float("inf"))}, "speculation.strength: got inf"),
         ({"speculation": common_pb2.SpeculationParams(budget=1)}, "speculation.draft: got 'nothing'"),
+        ({"speculation": common_pb2.SpeculationParams(draft=True)}, "speculation.budget: got 'nothing', allowed: a"),
+        ({"speculation": speculation(auto_budget=True)}, "speculation.budget: got 4, allowed: a value, or auto_budget"),
         ({"speculation": speculation(selection=0)}, "speculation.selection: got 0, allowed: auto"),
         ({"speculation": speculation(selection=9)}, "speculation.selection: got 9"),
         ({"speculation": speculation(wait=0)}, "speculation.wait: got 0, allowed: tree"),
@@ -161,7 +163,8 @@ async def test_info_and_status() -> None:
         model = (await served.stub.GetTargetInfo(target_pb2.GetTargetInfoRequest())).model
         assert (model.model, model.vocab_size, model.context_length) == ("toy", VOCAB, 99)
         assert list(model.eos_token_ids) == [3, 7]
-        assert (model.default_budget, model.max_budget, model.proposer) == (8, 64, "")
+        assert (model.default_budget, model.max_budget, model.proposer) == (64, 64, "")
+        assert model.default_auto_budget
         assert model.tokenizer_fingerprint
         tokens, _ = await collect(served.stub.Decode(message([1], 10, ignore_eos=True)))
         status = await served.status()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from paceline.runtime.costs import PassCosts
 from paceline.runtime.toy import ToyRunner
 from paceline.speculation.tree import DraftTree
 from paceline.target.allot import StepBudget
+from paceline.target.budget import Budgets
 from paceline.target.calibration import Calibration
 from paceline.target.fallback import Fallback
 from paceline.target.turn import Turn
@@ -34,6 +37,11 @@ def costs(*seconds: float) -> PassCosts:
     return PassCosts(dict(enumerate(seconds, 1)))
 
 
+def times(*seconds: float) -> NDArray[np.float64]:
+    """The same, as passes are run."""
+    return Budgets(costs(*seconds), cuts=True).seconds(1, 16)
+
+
 def test_path_probabilities_multiply_along_the_path() -> None:
     assert path_probs(TREE) == pytest.approx([0.6, 0.3, 0.3, 0.27])
     unknown = DraftTree.build([1, 2, 3], [-1, 0, 1])
@@ -44,30 +52,29 @@ def test_path_probabilities_multiply_along_the_path() -> None:
 
 def test_nodes_are_taken_while_tokens_per_second_rise() -> None:
     """Rates with 0 to 4 nodes: 1, 1.6/1.2, 1.9/1.4, 2.2/1.7, 2.47/2.1."""
-    (cut,) = worthwhile([turn()], costs(1.0, 1.2, 1.4, 1.7, 2.1))
+    (cut,) = worthwhile([turn()], times(1.0, 1.2, 1.4, 1.7, 2.1))
     assert cut.tree.tokens.tolist() == [1, 2]
     assert cut.fallback is None
 
 
 def test_a_tree_that_does_not_pay_is_dropped_and_counted() -> None:
-    (cut,) = worthwhile([turn()], costs(1.0, 2.0, 3.0, 4.0, 5.0))
+    (cut,) = worthwhile([turn()], times(1.0, 2.0, 3.0, 4.0, 5.0))
     assert len(cut.tree) == 0
     assert cut.fallback is Fallback.LOAD
 
 
-def test_equal_costs_and_unmeasured_ones_keep_everything() -> None:
-    assert worthwhile([turn()], costs(*[1.0] * 5))[0].tree is TREE
-    assert worthwhile([turn()], PassCosts.unmeasured())[0].tree is TREE
+def test_equal_costs_keep_everything() -> None:
+    assert worthwhile([turn()], times(*[1.0] * 5))[0].tree is TREE
 
 
 def test_padding_is_part_of_the_cost() -> None:
     """Passes of 2 to 4 tokens cost more than 5, so all of them run as 5: four nodes for the price of one."""
-    assert worthwhile([turn()], costs(1.0, 1.9, 1.9, 1.9, 1.4))[0].tree is TREE
+    assert worthwhile([turn()], times(1.0, 1.9, 1.9, 1.9, 1.4))[0].tree is TREE
 
 
 def test_the_best_nodes_win_over_all_sessions() -> None:
     sure = DraftTree.build([7, 8], [-1, 0], np.log([0.99, 0.98]).tolist())
-    first, second, plain_one = worthwhile([turn(), turn(sure), turn(DraftTree.empty())], costs(*[1.0] * 5, 9.0, 9.0))
+    first, second, plain_one = worthwhile([turn(), turn(sure), turn(DraftTree.empty())], times(*[1.0] * 5, 9.0, 9.0))
     assert first.tree.tokens.tolist() == []
     assert first.fallback is Fallback.LOAD
     assert second.tree is sure
@@ -79,7 +86,7 @@ def test_a_drafter_that_is_wrong_is_believed_less_and_tried_again() -> None:
     for _ in range(20):
         wrong.session.calibration.learn(1.47, 0)
     assert wrong.session.calibration.factor < 0.1
-    measured = costs(1.0, 1.2, 1.4, 1.7, 2.1)
+    measured = times(1.0, 1.2, 1.4, 1.7, 2.1)
     assert worthwhile([wrong], measured)[0].fallback is Fallback.LOAD
     for _ in range(100):
         wrong.session.calibration.learn(0.0, 0)
@@ -88,8 +95,9 @@ def test_a_drafter_that_is_wrong_is_believed_less_and_tried_again() -> None:
 
 def test_the_cut_never_changes_tokens() -> None:
     table = random_table(16, seed=3)
-    runner = ToyRunner(table)
-    runner.costs = costs(1.0, 1.1, 1.3, 1.8, 2.0, 2.6)
+    measured = costs(1e-3, 1.1e-3, 1.3e-3, 1.8e-3, 2e-3, 2.6e-3)
+    runner = ToyRunner(table, before_execute=lambda plan: time.sleep(measured.seconds(plan.tokens)))
+    runner.costs = measured
     expected = plain(ToyRunner(table), request([1], 100))
     known = [1, *expected]
 

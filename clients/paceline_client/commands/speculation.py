@@ -7,7 +7,7 @@ from typing import Any
 
 from paceline_client.modes import MODES
 from paceline_client.nucleus import Nucleus
-from paceline_client.request import GenerateFields
+from paceline_client.request import AUTO_BUDGET, GenerateFields
 
 # Option, destination: what says something only together with --nucleus-mass.
 _WITH_MASS = (
@@ -22,7 +22,12 @@ def add_speculation_options(parser: argparse.ArgumentParser) -> None:
     """Adds what is drafted, how long it is waited for, and nucleus verification."""
     drafts = parser.add_argument_group("speculation (changes how fast tokens come; never which, but for sampled)")
     drafts.add_argument("--no-draft", action="store_true", help="decode plainly")
-    drafts.add_argument("--budget", type=int, metavar="N", help="draft nodes verified per round")
+    drafts.add_argument(
+        "--budget",
+        type=_budget,
+        metavar="auto|N",
+        help="draft nodes verified per round; auto lets the server choose them anew every round",
+    )
     drafts.add_argument(
         "--proposal",
         choices=tuple(MODES["proposal"]),
@@ -67,6 +72,15 @@ def speculation_fields(args: argparse.Namespace) -> GenerateFields:
         learn=False if args.no_learn else None,
         nucleus=_nucleus(args),
     )
+
+
+def _budget(text: str) -> Any:
+    if text == AUTO_BUDGET:
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"got {text!r}, allowed: auto, or a whole number") from None
 
 
 def _nucleus(args: argparse.Namespace) -> Nucleus | None:

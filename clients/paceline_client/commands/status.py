@@ -37,7 +37,7 @@ def table(info: ModelInfo, status: Status) -> list[str]:
     size = f"{info.vocab_size} tokens, context {info.context_length}"
     rows = [
         ("model", f"{info.model}, {info.dtype} on {info.device}, {size}"),
-        ("defaults", f"{sampling}, budget {info.budget} of at most {info.max_budget}{_modes(info)}"),
+        ("defaults", f"{sampling}, budget {_budget(info)}{_modes(info)}"),
         ("gateway", f"version {info.version}, {status.gateway_requests} replies in flight"),
     ]
     for target in status.targets:
@@ -73,6 +73,10 @@ def _target_rows(target: TargetState) -> list[tuple[str, str]]:
         rows.append(("", f"rounds by rule: {counts(target.selections)}"))
     if target.selection_reason:
         rows.append(("", f"auto: {' '.join(target.selection_reason.split())}"))
+    if target.budgets:
+        rows.append(("", f"rounds by budget: {counts(target.budgets)}"))
+    if target.budget_reason:
+        rows.append(("", f"auto budget: {' '.join(target.budget_reason.split())}"))
     kept = [
         (target.row_cache_hits, "rows from the cache"),
         (target.shared_prompt_tokens, "prompt tokens shared"),
@@ -89,6 +93,10 @@ def _target_rows(target: TargetState) -> list[tuple[str, str]]:
 def _strength(state: StrengthState) -> str:
     warm = f"up to temperature {state.temperature_to:g}" if state.temperature_to else "above"
     return f"{state.proposer} {warm} {state.strength:g} ({state.accepted_per_round:.2f} accepted per drafted round)"
+
+
+def _budget(info: ModelInfo) -> str:
+    return f"auto, at most {info.max_budget}" if info.auto_budget else f"{info.budget} of at most {info.max_budget}"
 
 
 def _modes(info: ModelInfo) -> str:

@@ -26,6 +26,8 @@ def summary_lines(finish: Finish, *, nucleus: bool = False) -> list[str]:
     ]
     if finish.speculation.selections:
         lines.append(_selections(finish.speculation))
+    if finish.speculation.budgets:
+        lines.append(f"rounds by budget: {counts(finish.speculation.budgets)}")
     if nucleus:
         lines.append(_relaxations(finish.speculation))
     return lines
@@ -65,8 +67,8 @@ def fallbacks(speculation: Speculation) -> str:
     return counts(speculation.fallbacks) or "none"
 
 
-def counts(by_name: Mapping[str, int]) -> str:
-    """Counts by name in one line; empty for none."""
+def counts(by_name: Mapping[str, int] | Mapping[int, int]) -> str:
+    """Counts by name or number in one line; empty for none."""
     return ", ".join(f"{name} {n}" for name, n in sorted(by_name.items()))
 
 
@@ -113,6 +115,7 @@ def finish_json(finish: Finish) -> dict[str, Any]:
             "row_cache_hits": finish.speculation.row_cache_hits,
             "verification": finish.speculation.verification,
             "strength": finish.speculation.strength,
+            "budgets": {str(nodes): rounds for nodes, rounds in sorted(finish.speculation.budgets.items())},
         },
         "timings": {"ttft_s": finish.timings.ttft_s, "total_s": finish.timings.total_s},
         "seed": finish.seed,

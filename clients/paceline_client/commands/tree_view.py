@@ -60,7 +60,7 @@ class TreeView:
 
 
 def header(number: int, trace: RoundTrace) -> str:
-    """One line on a round: rule, reason, drafts, durations, fallback."""
+    """One line on a round: rule, reason, drafts, durations, budget, fallback."""
     reason = f" ({' '.join(trace.reason.split())})" if trace.reason else ""
     relaxed = f" ({len(trace.relaxed)} relaxed)" if trace.relaxed else ""
     drafts = f"{len(trace.accepted)} of {len(trace.tree_tokens)} drafted accepted{relaxed}"
@@ -68,6 +68,8 @@ def header(number: int, trace: RoundTrace) -> str:
     if trace.draft_ms is not None:
         parts.append(f"draft {trace.draft_ms:.1f} ms")
     parts.append(f"pass {trace.pass_ms:.1f} ms, {trace.pass_tokens} tokens in it")
+    if trace.budget_reason:
+        parts.append(f"budget {trace.budget} ({' '.join(trace.budget_reason.split())})")
     if trace.deviation_spent:
         parts.append(f"deviation {trace.deviation_spent:.4g}")
     if trace.fallback:

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from paceline.app_config import AppConfig, parse
+from paceline.app_config import AppConfig, parse, with_own_drafter
 from paceline.drafter.config import unread_by
 from paceline.errors import InvalidField
 
@@ -55,7 +55,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--drafter",
         metavar="WHAT",
-        help='"suffix", MODEL (a name, a folder or a Hugging Face id), "fused:MODEL" for one tree from both, or "none"',
+        help='"suffix", MODEL (a name, a folder or a Hugging Face id), "fused:MODEL" for one tree from both, or "none";'
+        " absent: fused with the drafter that comes with Paceline for the target, or suffix where there is none",
+    )
+    parser.add_argument(
+        "--budget",
+        metavar="auto|N",
+        help="draft nodes a round where a request names none; auto chooses them anew each (auto)",
     )
     parser.add_argument("--dtype", metavar="FORMAT", help="auto, float32 or bfloat16; of target and drafter")
     parser.add_argument("--drafter-dtype", metavar="FORMAT", help="of the drafter model alone")
@@ -112,7 +118,7 @@ def _with_flags(arguments: Mapping[str, Any], flags: argparse.Namespace) -> dict
     """The application's `args` with the command line laid over them."""
     merged = {name: dict(part) if isinstance(part, Mapping) else part for name, part in arguments.items()}
 
-    def put(part: str, **settings: str | None) -> None:
+    def put(part: str, **settings: str | int | None) -> None:
         given = {name: value for name, value in settings.items() if value is not None}
         if not given or (part in merged and not isinstance(merged[part], dict)):
             return  # nothing to add, or `drafter: null`, which stays so unless --drafter says otherwise
@@ -131,7 +137,9 @@ def _with_flags(arguments: Mapping[str, Any], flags: argparse.Namespace) -> dict
         kept = {name: value for name, value in settings.items() if name not in chosen}
         merged["drafter"] = {**section, "settings": kept}
         put("drafter", proposer=proposer, model=model)
-    put("target", model=flags.target, dtype=flags.dtype, device=flags.device)
+    budget = int(flags.budget) if flags.budget is not None and flags.budget.isdecimal() else flags.budget
+    put("target", model=flags.target, dtype=flags.dtype, device=flags.device, budget=budget)
+    merged = with_own_drafter(merged)
     drafter = merged.get("drafter")
     if isinstance(drafter, dict) and drafter.get("settings", {}).get("proposer", SUFFIX) != SUFFIX:
         put("drafter", dtype=flags.drafter_dtype or flags.dtype, device=flags.device)

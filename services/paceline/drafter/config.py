@@ -26,12 +26,14 @@ class DrafterConfig(BaseModel):
     proposer: Literal["suffix", "model", "fused"] = Field(
         default="suffix",
         description="suffix (statistics of text, no weights), model (a causal language model) or fused (one tree from"
-        " both, each trusted as far as it has been right).",
+        " both, each trusted as far as it has been right). Unset in an application: fused with the drafter that comes"
+        " with the package for the target; suffix if there is none.",
     )
     model: str | None = Field(
         default=None,
         min_length=1,
-        description="Model of the model and fused proposers: a known name, a local folder or a Hugging Face id.",
+        description="Model of the model and fused proposers: a known name, a local folder or a Hugging Face id. With"
+        " fused, the texts.npz in its folder, if there is one, is learned when the replica starts.",
     )
     target_model: str | None = Field(
         default=None,

@@ -13,10 +13,12 @@ from paceline.drafter.known_rows import KnownRows
 from paceline.drafter.looks import MeasuredTimes
 from paceline.drafter.model import ModelProposer
 from paceline.drafter.proposer import Proposer
-from paceline.drafter.store_file import Tokenizer
+from paceline.drafter.store_file import Tokenizer, read_store
 from paceline.drafter.suffix import SuffixProposer
 from paceline.drafter.text_store import MB, TextStore
 from paceline.errors import InvalidField
+from paceline.runtime.drafter_folder import read_facts
+from paceline.runtime.shipped import TEXTS
 from paceline.runtime.store import default_store
 from paceline.runtime.tokenizer import load_tokenizer
 
@@ -34,21 +36,37 @@ class KeptStore:
 
 
 def load_store(config: DrafterConfig) -> KeptStore:
-    """The store, with its file's texts queued to be learned.
+    """The store, with the texts of a fused drafter's folder, and then those of its own file, queued to be learned.
 
     Raises InvalidField or TokenizerMismatch naming the file, and what `load_tokenizer` raises of the target's folder.
     """
     store = TextStore(int(config.store_mb * MB), keep_texts=config.store_file is not None and config.store_save_s > 0)
-    if config.store_file is None:
+    given = _given_texts(config)
+    if config.store_file is None and given is None:
         return KeptStore(store)
-    if config.target_model is None:
+    target = config.target_model
+    if target is None and given is not None:
+        target = read_facts(given.parent, str(config.model)).target
+    if target is None:
         remedy = "The file's ids are of one tokenizer."
         raise InvalidField("target_model", None, "the target's model, since store_file is set", remedy)
-    theirs = load_tokenizer(default_store().resolve(config.target_model))
-    tokenizer = Tokenizer(config.target_model, theirs.fingerprint, theirs.vocab_size)
-    keeper = StoreKeeper(store, Path(config.store_file), tokenizer, config.store_save_s)
-    keeper.load()
+    theirs = load_tokenizer(default_store().resolve(target))
+    tokenizer = Tokenizer(target, theirs.fingerprint, theirs.vocab_size)
+    if given is not None:
+        store.preload(read_store(given, tokenizer, TEXTS), saved=False)
+    keeper = None
+    if config.store_file is not None:
+        keeper = StoreKeeper(store, Path(config.store_file), tokenizer, config.store_save_s)
+        keeper.load()
     return KeptStore(store, keeper, tokenizer.fingerprint)
+
+
+def _given_texts(config: DrafterConfig) -> Path | None:
+    """The texts in the folder of a fused drafter's model, if it has some and they can be remembered."""
+    if config.proposer != "fused" or config.model is None or config.store_mb == 0:
+        return None
+    path = default_store().resolve(config.model) / TEXTS
+    return path if path.is_file() else None
 
 
 def load_proposer(config: DrafterConfig, kept: KeptStore | None = None) -> Proposer:

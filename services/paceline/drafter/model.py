@@ -203,7 +203,8 @@ class ModelProposer:
         session = each.want.session
         below = self._rows.below(session)
         paths: list[Path] = []
-        nodes: Sequence[int] = range(len(each.tree))
+        full = len(each.tree) == each.want.budget
+        nodes: Sequence[int] = range(len(each.tree) - full)  # below the last node of a full tree nothing is better
         if each.held.options.sampled:
             turn = self._looked_below(each, each.held.passes + 1)
             nodes = [node for node, place in enumerate(places(each.tree)) if place in turn]

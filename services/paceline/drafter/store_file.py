@@ -37,8 +37,8 @@ class Tokenizer(NamedTuple):
     vocab_size: int
 
 
-def read_store(path: Path, tokenizer: Tokenizer) -> Texts:
-    """The texts of a file.
+def read_store(path: Path, tokenizer: Tokenizer, field: str = "store_file") -> Texts:
+    """The texts of a file; `field` names it in errors.
 
     Raises InvalidField naming the fault of a file that cannot be read, is damaged or is no store file, and
     TokenizerMismatch naming both models.
@@ -46,23 +46,23 @@ def read_store(path: Path, tokenizer: Tokenizer) -> Texts:
     try:
         archive = np.load(path, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise _damaged(path, "it is of another kind")
+            raise _damaged(field, path, "it is of another kind")
         with archive:
-            _check_kind(path, archive)
+            _check_kind(field, path, archive)
             theirs, model = str(archive["tokenizer"]), str(archive["model"])
             if theirs != tokenizer.fingerprint:
                 raise TokenizerMismatch(
-                    f"store_file {path} holds ids of the tokenizer of {model} ({theirs[:12]}), the target is"
+                    f"{field} {path} holds ids of the tokenizer of {model} ({theirs[:12]}), the target is"
                     f" {tokenizer.model} ({tokenizer.fingerprint[:12]}). {_REMEDY}"
                 )
             texts = Texts(archive["tokens"], archive["lengths"])
     except OSError as error:
-        raise InvalidField("store_file", str(path), _ALLOWED, f"{error.strerror or error}. {_REMEDY}") from error
+        raise InvalidField(field, str(path), _ALLOWED, f"{error.strerror or error}. {_REMEDY}") from error
     except (KeyError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
-        raise _damaged(path, " ".join(str(error).split())) from error
+        raise _damaged(field, path, " ".join(str(error).split())) from error
     fault = _fault(texts, tokenizer.vocab_size)
     if fault:
-        raise _damaged(path, fault)
+        raise _damaged(field, path, fault)
     return texts
 
 
@@ -89,15 +89,15 @@ def write_store(path: Path, texts: Texts, tokenizer: Tokenizer) -> None:
         raise
 
 
-def _check_kind(path: Path, archive: np.lib.npyio.NpzFile) -> None:
+def _check_kind(field: str, path: Path, archive: np.lib.npyio.NpzFile) -> None:
     if "format" not in archive or str(archive["format"]) != FORMAT:
-        raise _damaged(path, "it is of another kind")
+        raise _damaged(field, path, "it is of another kind")
     if int(archive["version"]) != VERSION:
-        raise _damaged(path, f"it has version {int(archive['version'])}")
+        raise _damaged(field, path, f"it has version {int(archive['version'])}")
 
 
-def _damaged(path: Path, reason: str) -> InvalidField:
-    return InvalidField("store_file", str(path), _ALLOWED, f"It cannot be used: {reason}. {_REMEDY}")
+def _damaged(field: str, path: Path, reason: str) -> InvalidField:
+    return InvalidField(field, str(path), _ALLOWED, f"It cannot be used: {reason}. {_REMEDY}")
 
 
 def _fault(texts: Texts, vocab_size: int) -> str:

@@ -93,14 +93,17 @@ class TextStore:
             self._lessons.append(lesson)
             self.revision += kept
 
-    def preload(self, texts: Texts) -> None:
-        """Queues saved replies, oldest first, as the default tenant's. They are no change that needs saving."""
+    def preload(self, texts: Texts, *, saved: bool = True) -> None:
+        """Queues saved replies, oldest first, as the default tenant's. They are no change that needs saving.
+
+        `saved`: whether they are among what is saved again.
+        """
         if self.capacity == 0:
             return
         ends = np.cumsum(texts.lengths)
         with self._lock:
             for start, end in zip((ends - texts.lengths).tolist(), ends.tolist(), strict=True):
-                self._lessons.append(_Lesson(tenant_start(""), self._keep_texts, texts.tokens[start:end], 0))
+                self._lessons.append(_Lesson(tenant_start(""), self._keep_texts and saved, texts.tokens[start:end], 0))
 
     def learn_part(self, room: int = LEARN_TOKENS) -> bool:
         """Learns up to `room` tokens of what is queued. True if there is more."""

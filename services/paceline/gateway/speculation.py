@@ -40,18 +40,19 @@ def speculation(
     """The parameters for a target that serves `model`. They are checked also where the request decodes plainly.
 
     Strength, `deadline_ms` and `learn` are set only where the request names them: the target has its own defaults, and
-    goes by who named a deadline. Raises InvalidField naming field, value and what is allowed.
+    goes by who named a deadline. `budget` is set unless the target is to choose it. Raises InvalidField naming field,
+    value and what is allowed.
     """
-    if asked.HasField("budget") and asked.budget > model.max_budget:
-        raise InvalidField("speculation.budget", asked.budget, f"0 to {model.max_budget} (max_budget)")
+    _check_budget(asked, model)
     draft = asked.draft if asked.HasField("draft") else True
-    budget = asked.budget if asked.HasField("budget") else model.default_budget
+    budget = _budget(asked, model) if draft else 0
     proposal, selection = _modes(asked, sampling, model)
     _check_learn(asked, proposal, model)
     wait = _named("wait", asked.wait, WAITS) or WAITS.get(model.default_wait, WaitFor.DEADLINE)
     return common_pb2.SpeculationParams(
         draft=draft,
-        budget=budget if draft else 0,
+        budget=budget,
+        auto_budget=budget is None,
         proposal=PROPOSAL_NUMBERS[proposal],
         strength=_strength(asked, proposal),
         nucleus=asked.nucleus if asked.HasField("nucleus") else None,
@@ -60,6 +61,24 @@ def speculation(
         deadline_ms=_deadline_ms(asked, wait),
         learn=asked.learn if asked.HasField("learn") else None,
     )
+
+
+def _check_budget(asked: common_pb2.SpeculationParams, model: inference_pb2.GetModelInfoResponse) -> None:
+    """Raises InvalidField for a budget that is too large, or named and left to the server at once."""
+    if not asked.HasField("budget"):
+        return
+    if asked.auto_budget:
+        remedy = "Name a budget, or leave it to the server."
+        raise InvalidField("speculation.budget", asked.budget, "absent with auto_budget", remedy)
+    if asked.budget > model.max_budget:
+        raise InvalidField("speculation.budget", asked.budget, f"0 to {model.max_budget} (max_budget)")
+
+
+def _budget(asked: common_pb2.SpeculationParams, model: inference_pb2.GetModelInfoResponse) -> int | None:
+    """Draft nodes a round; None leaves them to the target."""
+    if asked.HasField("budget"):
+        return asked.budget
+    return None if asked.auto_budget or model.default_auto_budget else model.default_budget
 
 
 def _check_learn(

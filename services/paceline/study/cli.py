@@ -18,6 +18,8 @@ from paceline.study.acceptance_cli import (
     run_overlap,
     run_selection,
 )
+from paceline.study.budget_cli import add_budget, run_budget
+from paceline.study.drafter_option import add_drafter_option, drafter_config
 from paceline.study.drafters_cli import add_drafters, run_drafters
 from paceline.study.report import Report
 
@@ -34,7 +36,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     nucleus = studies.add_parser("nucleus", help="nucleus verification by mass: acceptance, deviation, task scores")
     overlap = studies.add_parser("overlap", help="round times by selection rule, overlapped and not")
     drafters = studies.add_parser("drafters", help="drafters by budget, temperature and coupling strength")
-    for each in (passes, equality, speed, overhead, selection, nucleus, overlap, drafters):
+    budget = studies.add_parser("budget", help="tokens per second by draft budget and load, the chosen one beside")
+    for each in (passes, equality, speed, overhead, selection, nucleus, overlap, drafters, budget):
         each.add_argument("--out", type=Path, required=True, help="folder for the report")
         each.add_argument("--json", action="store_true", help="one JSON object on the last line of stdout")
     for each in (passes, equality, speed):
@@ -46,6 +49,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         each.add_argument("--prompts", type=Path, required=True, help="JSON lines with prompt, and optional category")
         each.add_argument("--per-category", type=int, default=2, help="prompts of each category (default 2)")
         each.add_argument("--new-tokens", type=int, default=96, help="tokens a reply (default 96)")
+    add_drafter_option(speed, "suffix")
     speed.add_argument("--warm-tokens", type=int, default=100_000, help="tokens served before the warm measurement")
     law = studies.add_parser("law", help="the rules of verification and selection beside numbers of case files")
     law.add_argument("files", nargs="+", type=Path, metavar="FILE", help="JSON with cases, their kinds told by keys")
@@ -55,6 +59,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_nucleus(nucleus)
     add_overlap(overlap)
     add_drafters(drafters)
+    add_budget(budget)
     overhead.add_argument("--rounds", type=int, default=2000, help="tokens of the stream (default 2000)")
 
 
@@ -98,6 +103,8 @@ def _speed(args: argparse.Namespace, progress: Callable[[str], None]) -> Report:
         new_tokens=args.new_tokens,
         pairs=args.pairs,
         warm_tokens=args.warm_tokens,
+        drafter=drafter_config(args),
+        drafter_name=args.drafter,
     )
     return asyncio.run(study_speed(settings, progress))
 
@@ -124,4 +131,5 @@ _STUDIES: dict[str, Callable[[argparse.Namespace, Callable[[str], None]], Report
     "nucleus": run_nucleus,
     "overlap": run_overlap,
     "drafters": run_drafters,
+    "budget": run_budget,
 }

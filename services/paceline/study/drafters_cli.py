@@ -20,7 +20,8 @@ def add_drafters(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=FOLDER",
-        help="a model drafter beside the one made of the target's layers, alone and fused; may be given several times",
+        help="a model drafter beside the one made of the target's layers, alone and fused, also with the texts in its"
+        " folder; a known name needs no folder; may be given several times",
     )
     parser.add_argument("--budgets", type=int, nargs="+", default=[4, 8, 16], help="nodes of a tree (default 4 8 16)")
     parser.add_argument(
@@ -44,6 +45,7 @@ def add_drafters(parser: argparse.ArgumentParser) -> None:
 def run_drafters(args: argparse.Namespace, progress: Callable[[str], None]) -> Report:
     """Runs `study drafters`."""
     from paceline.prompt_file import load_prompts
+    from paceline.runtime.store import default_store
     from paceline.study.drafters import DrafterSettings
     from paceline.study.study_drafters import study_drafters
 
@@ -60,10 +62,10 @@ def run_drafters(args: argparse.Namespace, progress: Callable[[str], None]) -> R
         raise InvalidField(named, got, "at least 1, 1, 0 and 32")
     folders: dict[str, Path] = {}
     for text in args.drafter:
-        name, _, folder = text.partition("=")
-        if not name or not (Path(folder) / "config.json").is_file():
-            raise InvalidField("--drafter", text, "NAME=FOLDER, a folder with a config.json")
-        folders[name] = Path(folder)
+        name, given, folder = text.partition("=")
+        folders[name] = Path(folder) if given else default_store().resolve(name)
+        if not name or not (folders[name] / "config.json").is_file():
+            raise InvalidField("--drafter", text, "NAME=FOLDER, a folder with a config.json, or a known name")
     settings = DrafterSettings(
         budgets=tuple(args.budgets),
         temperatures=tuple(args.temperatures),

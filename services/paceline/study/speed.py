@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -41,6 +41,8 @@ class SpeedSettings:
     new_tokens: int = 96
     pairs: int = 52  # twice as many as prompts or more, for an interval that leaves the spread between prompts out
     warm_tokens: int = 100_000  # tokens served before the warm measurement; 0 leaves it out
+    drafter: DrafterConfig = field(default_factory=DrafterConfig)
+    drafter_name: str = "suffix"
     threads: int = 2
 
 
@@ -60,7 +62,10 @@ class Timed:
 
 
 async def study_speed(settings: SpeedSettings, progress: Progress) -> Report:
-    """Interleaved pairs; prompts in turn. The bound of the interval that counts is the lower one."""
+    """Interleaved pairs; prompts in turn. The bound of the interval that counts is the lower one.
+
+    No reply that is timed is learned, so that a prompt that comes again finds no reply of its own.
+    """
     torch.set_num_threads(settings.threads)
     folder = default_store().resolve(settings.model)
     tokenizer = load_tokenizer(folder)
@@ -71,19 +76,24 @@ async def study_speed(settings: SpeedSettings, progress: Progress) -> Report:
     spec = ModelSpec(str(folder), dtype=settings.dtype)
     costs = load_runner(spec, kv_tokens=1024, vocab_size=tokenizer.vocab_size, measure_s=5.0).costs
     progress("plain decoding against a bare loop")
-    cold = StackConfig(target, DrafterConfig(store_mb=0), target_threads=settings.threads)
-    async with running(cold) as stack, AsyncClient(stack.address) as client:
+    suffix = settings.drafter.proposer == "suffix"
+    cold = settings.drafter.model_copy(update={"store_mb": 0.0}) if suffix else settings.drafter
+    name = "suffix, own text only" if suffix else settings.drafter_name
+    async with (
+        running(StackConfig(target, cold, target_threads=settings.threads)) as stack,
+        AsyncClient(stack.address) as client,
+    ):
         rows.append(await _plain(settings, client, BareModel(folder, settings.dtype), prompts))
-        progress("drafting against plain decoding, no store")
-        rows.append(await _drafting(settings, client, prompts, costs, "suffix, own text only"))
+        progress(f"{name} against plain decoding")
+        rows += await _drafting(settings, client, prompts, costs, name)
         memory = _memory(stack)
     if settings.warm_tokens:
-        warm = StackConfig(target, DrafterConfig(), target_threads=settings.threads)
+        warm = StackConfig(target, settings.drafter, target_threads=settings.threads)
         async with running(warm) as stack, AsyncClient(stack.address) as client:
             await _serve(client, prompts, settings.warm_tokens, progress)
-            progress("drafting against plain decoding, warm store")
-            name = f"suffix, {settings.warm_tokens} tokens served"
-            rows.append(await _drafting(settings, client, prompts, costs, name))
+            name = f"{settings.drafter_name}, {settings.warm_tokens} tokens served"
+            progress(f"{name} against plain decoding")
+            rows += await _drafting(settings, client, prompts, costs, name)
             memory = _memory(stack)
     return Report(
         "speed",
@@ -112,12 +122,14 @@ async def _plain(
 
     await ours(0), await base(0)
     times = await interleaved_async(ours, base, settings.pairs, len(prompts))
-    return _row("plain through the stack", "bare cached loop", *_ratios(*times, len(prompts)), 1.0)
+    prompt_of = [pair % len(prompts) for pair in range(settings.pairs)]
+    return _row("plain through the stack", "bare cached loop", *_ratios(*times, prompt_of), 1.0)
 
 
 async def _drafting(
     settings: SpeedSettings, client: AsyncClient, prompts: Sequence[list[int]], costs: PassCosts, name: str
-) -> dict[str, Any]:
+) -> list[dict[str, Any]]:
+    """All prompts together, and each category."""
     drafted: list[Timed] = []
 
     async def ours(pair: int) -> float:
@@ -130,10 +142,21 @@ async def _drafting(
     await ours(0), await base(0)
     drafted.clear()
     times = await interleaved_async(ours, base, settings.pairs, len(prompts))
-    rounds = sum(each.rounds for each in drafted)
-    per_round = sum(each.tokens for each in drafted) / rounds
-    cost = _pass_cost(costs, 1 + sum(each.drafted for each in drafted) / rounds)
-    return _row(name, "plain through the stack", *_ratios(*times, len(prompts)), per_round, per_round / cost)
+    kinds = [settings.prompts[pair % len(prompts)].category for pair in range(settings.pairs)]
+    rows = []
+    for kind in (None, *dict.fromkeys(kinds)):
+        chosen = [pair for pair in range(settings.pairs) if kind in (None, kinds[pair])]
+        if len(chosen) < 2 or (kind is not None and len(set(kinds)) == 1):
+            continue
+        ours_s, base_s = ([each[pair] for pair in chosen] for each in times)
+        prompt_of = [pair % len(prompts) for pair in chosen]
+        rounds = sum(drafted[pair].rounds for pair in chosen)
+        per_round = sum(drafted[pair].tokens for pair in chosen) / rounds
+        cost = _pass_cost(costs, 1 + sum(drafted[pair].drafted for pair in chosen) / rounds)
+        shown = name if kind is None else f"{name}: {kind}"
+        ratios = _ratios(ours_s, base_s, prompt_of)
+        rows.append(_row(shown, "plain through the stack", *ratios, per_round, per_round / cost))
+    return rows
 
 
 def _pass_cost(costs: PassCosts, tokens: float) -> float:
@@ -149,7 +172,7 @@ async def _reply(client: AsyncClient, prompt: list[int], new_tokens: int, *, dra
     first_at = last_at = 0.0
     finish: Finish | None = None
     async for event in client.generate(
-        Tokens(prompt), max_tokens=new_tokens, temperature=0.0, draft=draft, ignore_eos=True
+        Tokens(prompt), max_tokens=new_tokens, temperature=0.0, draft=draft, ignore_eos=True, learn=False
     ):
         if isinstance(event, Delta):
             last_at = time.perf_counter()
@@ -184,11 +207,11 @@ def _memory(stack: Stack) -> dict[str, int]:
     return {name: resident_mib(service.pid) for name, service in services.items() if service is not None}
 
 
-def _ratios(ours_s: list[float], base_s: list[float], prompts: int) -> tuple[Ratio, Ratio]:
+def _ratios(ours_s: list[float], base_s: list[float], prompt_of: list[int]) -> tuple[Ratio, Ratio]:
     """Over these prompts as they are, and over them as draws of all prompts."""
     by_pair = ratio_of(ours_s, base_s)
-    twice = len(ours_s) >= 2 * prompts
-    return ratio_of(ours_s, base_s, [pair % prompts for pair in range(len(ours_s))]) if twice else by_pair, by_pair
+    twice = len(ours_s) >= 2 * len(set(prompt_of))
+    return ratio_of(ours_s, base_s, prompt_of) if twice else by_pair, by_pair
 
 
 def _row(

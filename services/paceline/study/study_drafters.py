@@ -7,15 +7,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
+from paceline.drafter.store_file import Tokenizer, read_store
 from paceline.figures import draw
 from paceline.prompt_file import Prompt
 from paceline.runtime.costs import PassCosts
 from paceline.runtime.drafter_runner import load_drafter_model
 from paceline.runtime.models import ModelSpec
 from paceline.runtime.runner import ModelRunner
+from paceline.runtime.shipped import TEXTS
 from paceline.runtime.store import default_store
+from paceline.runtime.tokenizer import TextTokenizer
 from paceline.study.drafters import (
     Drafter,
     DrafterBench,
@@ -191,10 +195,19 @@ def study_drafters(
         if served_tokens:
             label = f"fused, {served_tokens} tokens served and {name}"
             drafters.append(FusedDrafter(label, runner, settings.width, texts))
+        if name in folders and (folders[name] / TEXTS).is_file():
+            given = _texts_of(folders[name] / TEXTS, model, target.tokenizer)
+            drafters.append(SuffixDrafter(f"suffix, texts of {name}", given))
+            drafters.append(FusedDrafter(f"fused, texts of {name}", runner, settings.width, given))
     pass_ms = {str(size): each * 1e3 for size, each in costs.seconds_by_size.items()}
     shown = {**shown, "prompts": len(prompts), "pass_ms": pass_ms}
     categories = [prompt.category for prompt in prompts]
     return drafter_report(target.runner, tokens, categories, drafters, costs, settings, shown, parts, out, progress)
+
+
+def _texts_of(path: Path, model: str, tokenizer: TextTokenizer) -> list[list[int]]:
+    texts = read_store(path, Tokenizer(model, tokenizer.fingerprint, tokenizer.vocab_size), TEXTS)
+    return [each.tolist() for each in np.split(texts.tokens, np.cumsum(texts.lengths)[:-1])]
 
 
 def _server(

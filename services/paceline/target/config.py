@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from paceline.rpc.tls import TlsConfig
+
+AUTO: Literal["auto"] = "auto"
+
+
+def _auto_or_number(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """One error in place of one for each kind of value."""
+    try:
+        return check(value)
+    except ValidationError:
+        raise PydanticCustomError("budget", "auto, or a whole number from 0 to max_budget") from None
+
+
+Budget = Annotated[Literal["auto"] | Annotated[int, Field(strict=True, ge=0, le=4096)], WrapValidator(_auto_or_number)]
 
 
 class TargetConfig(BaseModel):
@@ -49,8 +71,10 @@ class TargetConfig(BaseModel):
         le=65536,
         description="Most prompt tokens in a pass that other sessions share; 1 to 65536.",
     )
-    budget: int = Field(
-        default=8, ge=0, le=4096, description="Draft nodes per round where a request names none; 0 to max_budget."
+    budget: Budget = Field(
+        default=AUTO,
+        description="Draft nodes per round where a request names none: auto (chosen anew every round from measured"
+        " acceptance and times), or 0 to max_budget.",
     )
     max_budget: int = Field(
         default=64, ge=0, le=4096, description="Largest draft budget a request may ask for, in nodes; 0 to 4096."
@@ -131,7 +155,7 @@ class TargetConfig(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> TargetConfig:
-        if self.budget > self.max_budget:
+        if self.budget != AUTO and self.budget > self.max_budget:
             raise ValueError(f"budget: got {self.budget}, allowed: 0 to max_budget ({self.max_budget})")
         if self.step_tokens < self.max_sessions:
             raise ValueError(

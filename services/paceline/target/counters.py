@@ -24,6 +24,8 @@ class Totals:
     shared_prompt_tokens: int  # prompt tokens whose KV was copied from another session
     selections: Mapping[str, int]  # rounds by selection rule
     reason: str  # why `auto` chose as it did in its latest round
+    budgets: Mapping[int, int]  # rounds by draft nodes asked for, where they were chosen here
+    budget_reason: str  # why so many in the latest of them
     fallbacks: Mapping[str, int]  # rounds decoded plainly although a tree was wanted, by reason
     sessions: int  # sessions accepted
     faults: int  # sessions ended by a fault of their computation
@@ -46,6 +48,8 @@ class Counters:
         self._fallbacks: Counter[str] = Counter()
         self._selections: Counter[str] = Counter()
         self._reason = ""
+        self._budgets: Counter[int] = Counter()
+        self._budget_reason = ""
 
     def add(self, *, pass_s: float = 0.0, fallbacks: Mapping[str, int] | None = None, **sums: int) -> None:
         """Adds to the fields of Totals named."""
@@ -61,6 +65,13 @@ class Counters:
             self._selections[rule] += 1
             self._reason = reason or self._reason
 
+    def granted(self, nodes: int, reason: str) -> None:
+        """Counts a round for which so many draft nodes were asked for; no reason where the request named them."""
+        if reason:
+            with self._lock:
+                self._budgets[nodes] += 1
+                self._budget_reason = reason
+
     def totals(self) -> Totals:
         """A snapshot."""
         with self._lock:
@@ -69,5 +80,7 @@ class Counters:
                 pass_s=self._pass_s,
                 selections=dict(self._selections),
                 reason=self._reason,
+                budgets=dict(self._budgets),
+                budget_reason=self._budget_reason,
                 fallbacks=dict(self._fallbacks),
             )

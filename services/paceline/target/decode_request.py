@@ -17,6 +17,7 @@ from paceline.rpc.unknown_fields import refuse_unknown
 from paceline.speculation.modes import MAX_DEADLINE_MS, MAX_STRENGTH, MIN_STRENGTH, Proposal, WaitFor
 from paceline.speculation.nucleus import Ledger
 from paceline.speculation.sampling import SamplingParams
+from paceline.target.offers import MOST_NODES
 from paceline.target.request import DraftWish, SessionRequest
 from paceline.v1 import target_pb2
 
@@ -114,9 +115,11 @@ def _stops(message: target_pb2.DecodeRequest) -> tuple[str, ...]:
 
 def _wish(message: target_pb2.DecodeRequest, sampling: SamplingParams, max_budget: int) -> DraftWish:
     wanted = message.speculation
-    for field in ("draft", "budget"):
-        if not wanted.HasField(field):
-            raise InvalidField(f"speculation.{field}", "nothing", "a value", "The gateway fills in every default.")
+    if not wanted.HasField("draft"):
+        raise InvalidField("speculation.draft", "nothing", "a value", "The gateway fills in every default.")
+    if wanted.HasField("budget") == wanted.auto_budget:
+        got = wanted.budget if wanted.auto_budget else "nothing"
+        raise InvalidField("speculation.budget", got, "a value, or auto_budget", "The gateway fills in every default.")
     if wanted.budget > max_budget:
         raise InvalidField("speculation.budget", wanted.budget, f"0 to {max_budget}")
     if wanted.HasField("strength") and not (
@@ -136,8 +139,10 @@ def _wish(message: target_pb2.DecodeRequest, sampling: SamplingParams, max_budge
         if not 1 <= wanted.deadline_ms <= MAX_DEADLINE_MS:
             raise InvalidField("speculation.deadline_ms", wanted.deadline_ms, f"1 to {MAX_DEADLINE_MS}")
         deadline_s = wanted.deadline_ms / 1e3
+    budget = min(max_budget, MOST_NODES) if wanted.auto_budget else wanted.budget
     return DraftWish(
-        budget=wanted.budget,
+        budget=budget,
+        auto=wanted.auto_budget and budget > 0,
         proposal=proposal,
         strength=wanted.strength if proposal is Proposal.COUPLED and wanted.HasField("strength") else None,
         selection=selection,

@@ -14,6 +14,7 @@ from paceline.runtime.runner import ModelRunner
 from paceline.speculation.choices import Choices, SeededChoices
 from paceline.speculation.noise import Purpose
 from paceline.target.allot import StepBudget
+from paceline.target.budget import Budgets
 from paceline.target.config import TargetConfig
 from paceline.target.context import Context
 from paceline.target.counters import Counters, Totals
@@ -111,6 +112,7 @@ class TargetEngine:
             runner,
             rule or Rounds(runner.costs, cache),
             StepBudget(config.step_tokens, config.prefill_chunk),
+            Budgets(runner.costs, cuts=config.cost_aware),
             cost_aware=config.cost_aware,
             cache=cache,
             prompts=SharedPrompts(runner.kv, cache, self.counters),

@@ -29,6 +29,7 @@ class SessionStats:
     deviation_spent: float = 0.0  # Ledger.spent, earlier replicas' included
     limits: Mapping[str, int] = field(default_factory=dict)  # nodes where a limit kept relaxing off, by limit
     selections: Mapping[str, int] = field(default_factory=dict)  # rounds by selection rule
+    budgets: Mapping[int, int] = field(default_factory=dict)  # rounds by draft nodes asked for, where the target chose
     row_passes: int = 0  # passes of one token for a row
     row_hits: int = 0  # rows taken from the row cache
     nucleus: bool = False  # whether the nucleus rule could accept

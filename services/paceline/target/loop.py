@@ -19,6 +19,7 @@ from paceline.runtime.runner import ModelRunner
 from paceline.speculation.tree import ROOT
 from paceline.speculation.verify import Walk
 from paceline.target.allot import StepBudget
+from paceline.target.budget import Budgets, Load
 from paceline.target.counters import Counters
 from paceline.target.events import Cancel, EngineEvent, Resume, Stop, Submit
 from paceline.target.execute import Failed, Ran, execute, try_out
@@ -65,6 +66,7 @@ class BatchLoop:
         runner: ModelRunner,
         rule: SelectionRule,
         budget: StepBudget,
+        budgets: Budgets,
         *,
         cost_aware: bool,
         cache: RowCache,
@@ -81,13 +83,15 @@ class BatchLoop:
         clock: Callable[[], float],
         observer: RoundObserver | None,
     ) -> None:
-        """`cost_aware`: whether trees are cut to what pays.
+        """`budgets` chooses the draft nodes of sessions that leave them to the server.
 
+        `cost_aware`: whether trees are cut to what pays.
         `cache` has first rows, `prompts` says who reads one for all.
         With more than `never_idle_sessions` sessions the target has no time to fill.
         `start` makes a session of a request; `ended` is called once for each that has ended.
         """
         self._runner, self._rule, self._budget, self._cost_aware = runner, rule, budget, cost_aware
+        self._budgets = budgets
         self._cache, self._prompts, self._never_idle_sessions = cache, prompts, never_idle_sessions
         self._roster, self._talk = roster, talk
         self._inbox, self._outbox = inbox, outbox
@@ -110,6 +114,7 @@ class BatchLoop:
             self._roster.admit()
             moving = [each for each in self._roster.active if not each.paused]
             moment = self._moment(moving, now)
+            self._grant(moving, moment)
             for session in moving:
                 self._rule.begin(session, moment)
             self._talk.tell(moving, moment.budget, now)
@@ -150,8 +155,11 @@ class BatchLoop:
                 case LinkUp() | LinkDown():
                     self._talk.linked(event)
                 case TreeArrived() | DraftFault():
-                    if not self._talk.heard(event, self._roster.find(event.session), self._clock()):
+                    session = self._roster.find(event.session)
+                    if not self._talk.heard(event, session, self._clock()):
                         self._counters.add(stale_frames=1)
+                    elif isinstance(event, TreeArrived) and session is not None:
+                        self._budgets.arrived(session, event.tree, event.base_length)
         return None
 
     def _submit(self, event: Submit) -> None:
@@ -186,6 +194,16 @@ class BatchLoop:
             loaded=len(moving) > self._never_idle_sessions,
         )
 
+    def _grant(self, moving: Sequence[Session], moment: Moment) -> None:
+        """Before rounds begin: how many draft nodes each of them is for."""
+        beginning = [each for each in moving if each.round is None]
+        if not beginning:
+            return
+        reading = sum(min(len(each.context), self._budget.prefill_chunk) for each in moving if each.rounds == 0)
+        decoding = sum(each.rounds > 0 for each in moving)
+        load = Load(moment.now, decoding, min(reading, self._budget.prefill_chunk), moment.budget)
+        self._budgets.begin(beginning, load)
+
     def _choose(self, moving: Sequence[Session], moment: Moment) -> tuple[list[Turn], float | None]:
         """The turns of the next pass; none, and when to look again, while a tree is worth waiting for.
 
@@ -216,8 +234,9 @@ class BatchLoop:
                 turn.session.drafting.overdue(len(turn.session.context), started_at)
         self._talk.link.stepped()
         turns = self._budget.pack(turns)
-        if self._cost_aware:
-            turns = worthwhile(turns, self._runner.costs)
+        self._budgets.offered(turns, started_at)
+        if self._cost_aware and self._runner.costs.seconds(1) is not None:  # where nothing is measured everything pays
+            turns = worthwhile(turns, self._budgets.seconds(len(turns), sum(turn.tokens + 1 for turn in turns)))
         ran = False
         for outcome in execute(self._runner, turns):
             if isinstance(outcome, Failed):
@@ -228,6 +247,7 @@ class BatchLoop:
         if not ran:
             self._prove_alive()
         self._held_since = self._clock()
+        self._budgets.stepped(turns, self._held_since - started_at)
 
     def _ran(self, outcome: Ran, started_at: float) -> None:
         turn, rows = outcome.turn, outcome.rows
@@ -257,6 +277,7 @@ class BatchLoop:
         settled = settle(turn, walked, served, self._runner.kv, seen.ended_at)
         if turn.step is Step.VERIFY:
             self._counters.selected(settled.rule, seen.reason)
+            self._counters.granted(session.grant.nodes, session.grant.reason)
         self._emit(turn, settled, self._record(turn, walked, settled, seen, 0 if rows is None else rows.tokens))
 
     def _distrust(self, turn: Turn, error: Exception) -> None:
@@ -267,7 +288,8 @@ class BatchLoop:
 
     def _emit(self, turn: Turn, settled: Settled, record: RoundRecord) -> None:
         session, delivery = turn.session, settled.delivery
-        if self._cost_aware and session.request.wish.budget:
+        self._budgets.settled(turn, settled.accepted)
+        if self._cost_aware and session.request.wish.budget and not session.request.wish.auto:
             session.calibration.learn(float(path_probs(turn.tree).sum()), settled.accepted)
         self._counters.add(
             emitted=len(delivery.tokens),
@@ -303,6 +325,8 @@ class BatchLoop:
             pass_tokens=tokens,
             rule=settled.rule,
             reason=seen.reason,
+            budget=session.grant.nodes,
+            budget_reason=session.grant.reason,
             relaxed=settled.relaxed,
             focused=seen.focused,
             deviation_spent=session.ledger.spent,

@@ -64,6 +64,16 @@ class Pace:
         row_s = costs.seconds(1)
         return row_s is not None and self._drafts > 0 and self._draft_s / self._drafts > QUICK * row_s
 
+    @property
+    def rule(self) -> Selection:
+        """The rule chosen last."""
+        return self._now
+
+    @property
+    def draft_s(self) -> float | None:
+        """Mean seconds from asking for a tree to its arrival; None if none has come."""
+        return self._draft_s / self._drafts if self._drafts else None
+
     def drafted(self, seconds: float) -> None:
         """Takes in the time from asking for a tree to its arrival."""
         self._draft_s, self._drafts = MEMORY * self._draft_s + seconds, MEMORY * self._drafts + 1

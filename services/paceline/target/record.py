@@ -28,6 +28,8 @@ class RoundRecord:
     pass_tokens: int  # tokens of the whole pass, other sessions included; 0 if none was needed
     rule: str = "plain"  # selection rule of the round
     reason: str = ""  # why that rule, where it was chosen here
+    budget: int = 0  # draft nodes asked for
+    budget_reason: str = ""  # why so many, where it was chosen here
     relaxed: tuple[int, ...] = ()  # accepted nodes that only the nucleus rule accepted
     focused: bool = False  # the tree grew below a token drawn before it
     deviation_spent: float = 0.0  # by the reply so far

@@ -24,6 +24,7 @@ class DraftWish:
     selection: Selection = Selection.DRAFT
     wait: WaitFor = WaitFor.DEADLINE
     deadline_s: float | None = None  # of a tree; None: the replica's
+    auto: bool = False  # `budget` is the most: the target chooses each round's nodes
 
     @property
     def own_deadline(self) -> bool:

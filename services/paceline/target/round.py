@@ -84,9 +84,11 @@ class Rounds:
             if state.focused and state.slow and not state.enough:
                 state.enough = session.drafting.late() is not None and not session.drafting.growing
             return
-        chosen = Chosen(wish.selection, AS_ASKED)
+        chosen, nodes = Chosen(wish.selection, AS_ASKED), session.grant.nodes
         if wish.selection is Selection.AUTO:
-            chosen = session.pace.choose(self._costs, wish.budget, loaded=moment.loaded)
+            chosen = Chosen(Selection.DRAFT, "no tree is asked for")
+            if nodes or not wish.auto:
+                chosen = session.pace.choose(self._costs, nodes, loaded=moment.loaded)
         session.round = RoundState(chosen, moment.now, slow=session.pace.slow(self._costs))
 
     def choose(self, session: Session, committed: int, moment: Moment) -> Turn | Wait:
@@ -99,7 +101,7 @@ class Rounds:
                 return Turn(session, pending, 0, held=known, row_hit=True)
         if session.rounds == 0 or pending > 1:  # the first token waits for nobody
             return Turn(session, pending, chunk, held=held)
-        if session.useful_depth == 0 or session.request.wish.budget == 0:
+        if session.useful_depth == 0 or session.grant.nodes == 0:
             return Turn(session, pending, chunk, held=held)
         if session.untrusted:
             return Turn(session, pending, chunk, fallback=Fallback.INVALID, held=held)
@@ -117,7 +119,7 @@ class Rounds:
         if tree is None:
             step = Step.DRAW if state.focused else Step.VERIFY
             return Turn(session, pending, chunk, fallback=_missing(session, moment), step=step, held=held)
-        nodes = min(moment.budget, session.request.wish.budget)
+        nodes = min(moment.budget, session.grant.nodes)
         by = None if held is None else _pruned_by(session, held)
         return Turn(session, pending, chunk, fit(tree, nodes, session.useful_depth, by), held=held)
 
@@ -170,12 +172,15 @@ def fit(tree: DraftTree, nodes: int, depth: int, row: Row | None = None) -> Draf
 def ask(
     session: Session, budget: int, eos: tuple[int, ...], learn: bool, now: float
 ) -> Open | Advance | RowTold | None:
-    """Step 2: what to tell the drafter now, if anything. While the prompt is read no tree is asked for."""
-    wish, state = session.request.wish, session.round
+    """Step 2: what to tell the drafter now, if anything. While the prompt is read no tree is asked for.
+
+    A tree that is only followed is asked for as any other; nobody waits for it, since the round is plain.
+    """
+    wish, state, grant = session.request.wish, session.round, session.grant
     if wish.budget == 0 or session.useful_depth == 0 or session.untrusted:
         return None
-    budget = 0 if session.rounds == 0 else min(budget, wish.budget)
-    if state is not None:
+    budget = 0 if session.rounds == 0 else min(budget, grant.nodes or grant.probe)
+    if state is not None and grant.nodes:
         if state.enough:
             budget = 0
         elif state.chosen.rule is Selection.RERANK or session.held is not None:
@@ -277,7 +282,7 @@ def _rule_of(turn: Turn) -> str:
     """Selection rule of the round that a turn is part of; "plain" where no tree is wanted. Ask before settling it."""
     session = turn.session
     assert session.round is not None, "a round begins before its turns"
-    wanted = session.request.wish.budget > 0 and turn.chunk <= 1 and session.rounds > 0
+    wanted = session.grant.nodes > 0 and turn.chunk <= 1 and session.rounds > 0
     return str(session.round.chosen.rule) if wanted else PLAIN
 
 
@@ -288,6 +293,8 @@ def _advance_round(turn: Turn, state: RoundState, rule: str, tokens: int, accept
         state.focused = True
         return
     session.selections[rule] += 1
+    if session.request.wish.auto and session.rounds > 1:
+        session.budgets[session.grant.nodes] += 1
     if rule != PLAIN:
         hit = None if turn.tree is NOTHING else accepted
         session.pace.learn(state.chosen.rule, state.emitted, hit, now - state.began_at)

@@ -15,7 +15,7 @@ from paceline.runtime.reply_text import ReplyText
 from paceline.runtime.runner import ModelRunner
 from paceline.runtime.tokenizer import TextTokenizer
 from paceline.speculation.modes import Selection, WaitFor
-from paceline.target.config import TargetConfig
+from paceline.target.config import AUTO, TargetConfig
 from paceline.target.decode_request import RequestLimits
 from paceline.target.directory import DrafterDirectory
 from paceline.target.engine import TargetEngine
@@ -200,7 +200,8 @@ class TargetServer:
             device=runner.info.device,
             tokenizer_fingerprint=tokenizer.fingerprint,
             has_chat_template=tokenizer.has_chat_template,
-            default_budget=self._config.budget,
+            default_budget=self._config.max_budget if self._config.budget == AUTO else self._config.budget,
+            default_auto_budget=self._config.budget == AUTO,
             max_budget=self._config.max_budget,
             default_selection=Selection(self._config.selection),
             default_wait=WaitFor(self._config.wait),

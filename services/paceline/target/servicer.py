@@ -127,6 +127,7 @@ def _finish(finish: Finish) -> target_pb2.DecodeResponse:
                 deviation_spent=stats.deviation_spent,
                 limits_applied=dict(stats.limits),
                 selections=dict(stats.selections),
+                budgets=dict(stats.budgets),
                 row_passes=stats.row_passes,
                 row_cache_hits=stats.row_hits,
                 tokens_held_back=stats.held_back,

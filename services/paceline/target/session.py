@@ -16,10 +16,12 @@ from paceline.target.drafting import Drafting
 from paceline.target.ending import Delivery, Ending
 from paceline.target.fallback import Fallback
 from paceline.target.finish import Finish, FinishReason, SessionStats
+from paceline.target.grant import Grant
 from paceline.target.pace import Chosen, Pace
 from paceline.target.record import RoundRecord
 from paceline.target.request import SessionRequest
 from paceline.target.served import HeldRow
+from paceline.target.session_budget import SessionBudget
 
 
 class Sink(Protocol):
@@ -57,9 +59,10 @@ class Session:
     """
 
     __slots__ = (
-        "accepted", "calibration", "choices", "context", "drafted", "drafting", "ending", "fallbacks", "first_token_at",
-        "held", "held_back", "id", "ledger", "pace", "paused", "relaxed", "request", "resumed", "round", "rounds",
-        "row_hits", "row_passes", "selections", "sequence", "sink", "started_at", "untrusted",
+        "accepted", "budget", "budgets", "calibration", "choices", "context", "drafted", "drafting", "ending",
+        "fallbacks", "first_token_at", "grant", "held", "held_back", "id", "ledger", "pace", "paused", "relaxed",
+        "request", "resumed", "round", "rounds", "row_hits", "row_passes", "selections", "sequence", "sink",
+        "started_at", "untrusted",
     )  # fmt: skip
 
     def __init__(
@@ -80,6 +83,8 @@ class Session:
         self.resumed = resumed  # what the tokens of an earlier replica came to
         self.sequence: int | None = None  # KV sequence; None while queued
         self.calibration = Calibration()
+        self.grant = Grant(0)  # of the round it is in, or was in last
+        self.budget: SessionBudget | None = None  # None where the request names the budget, and before the first tree
         self.paused = False  # the reader is behind
         self.started_at = now
         self.first_token_at: float | None = None
@@ -93,6 +98,7 @@ class Session:
         self.ledger: Ledger = request.ledger
         self.relaxed = request.ledger.relaxed  # delivered ones
         self.selections: Counter[str] = Counter()
+        self.budgets: Counter[int] = Counter()  # rounds by nodes asked for, where the target chose
         self.row_passes = 0
         self.row_hits = 0
         self.held_back = 0  # tokens drawn and not emitted, to hold their row
@@ -120,6 +126,7 @@ class Session:
                 deviation_spent=self.ledger.spent,
                 limits={str(limit): count for limit, count in self.ledger.withheld.items()},
                 selections=dict(self.selections),
+                budgets=dict(self.budgets),
                 row_passes=self.row_passes,
                 row_hits=self.row_hits,
                 held_back=self.held_back,

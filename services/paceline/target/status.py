@@ -26,6 +26,7 @@ class Identity:
     tokenizer_fingerprint: str
     has_chat_template: bool
     default_budget: int
+    default_auto_budget: bool
     max_budget: int
     default_selection: Selection
     default_wait: WaitFor
@@ -57,6 +58,7 @@ class StatusReport:
                 proposer=drafter.proposer if drafter is not None else "",
                 default_sampling=common_pb2.SamplingParams(temperature=0.0, top_k=0, top_p=1.0),
                 default_budget=known.default_budget,
+                default_auto_budget=known.default_auto_budget,
                 max_budget=known.max_budget,
                 version=__version__,
                 has_chat_template=known.has_chat_template,
@@ -87,6 +89,8 @@ class StatusReport:
                 fallbacks=dict(totals.fallbacks),
                 selections=dict(totals.selections),
                 selection_reason=totals.reason,
+                budgets=dict(totals.budgets),
+                budget_reason=totals.budget_reason,
                 row_cache_hits=totals.row_hits,
                 shared_prompt_tokens=totals.shared_prompt_tokens,
                 relaxed=totals.relaxed,

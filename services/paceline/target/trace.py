@@ -14,6 +14,8 @@ def trace_of(record: RoundRecord) -> common_pb2.RoundTrace:
         emitted=record.delivered,
         rule=record.rule,
         reason=record.reason,
+        budget=record.budget,
+        budget_reason=record.budget_reason,
         tree_tokens=tree.tokens.tolist(),
         tree_parents=tree.parents.tolist(),
         tree_log_probs=() if tree.log_probs is None else tree.log_probs.tolist(),

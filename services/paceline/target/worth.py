@@ -13,7 +13,6 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.runtime.costs import PassCosts
 from paceline.speculation.tree import DraftTree
 from paceline.target.fallback import Fallback
 from paceline.target.turn import Turn
@@ -33,14 +32,17 @@ def path_probs(tree: DraftTree) -> NDArray[np.float64]:  # [nodes] float64
     return probs
 
 
-def worthwhile(turns: Sequence[Turn], costs: PassCosts) -> list[Turn]:
+def worthwhile(turns: Sequence[Turn], seconds: NDArray[np.float64]) -> list[Turn]:
     """The turns with their trees cut to what pays; a tree cut to nothing counts as a fallback for load.
 
     Sampled trees stay whole: a cut that looks at what was drawn would bias them (THEORY 3, clause 3).
-    Where pass times are not measured everything pays.
+
+    Args:
+        turns: of the next pass.
+        seconds: [tokens + 1] float64, of a pass as it is run, padding included; for as many tokens as there are.
     """
     drafted = [index for index, turn in enumerate(turns) if len(turn.tree) and turn.tree.rows is None]
-    if not drafted or costs.seconds(1) is None:
+    if not drafted:
         return list(turns)
     worths = [turns[index].session.calibration.factor * path_probs(turns[index].tree) for index in drafted]
     worth = np.minimum(np.concatenate(worths), 1.0)
@@ -48,7 +50,7 @@ def worthwhile(turns: Sequence[Turn], costs: PassCosts) -> list[Turn]:
     order = np.argsort(-worth, kind="stable")  # a path is never worth more than its parent, and comes after it on a tie
     # A held row is drawn from without a pass, but then the next row needs one: such a turn counts as a plain token.
     plain_tokens = sum(max(turn.chunk, 1) + (len(turn.tree) if turn.tree.rows is not None else 0) for turn in turns)
-    times = np.asarray([_seconds(costs, plain_tokens + nodes) for nodes in range(len(order) + 1)])
+    times = seconds[plain_tokens : plain_tokens + len(order) + 1]
     gains = len(turns) + np.concatenate(([0.0], np.cumsum(worth[order])))
     rates = gains / times
     taken = int(len(rates) - 1 - np.argmax(rates[::-1]))  # the largest of equals
@@ -65,8 +67,3 @@ def worthwhile(turns: Sequence[Turn], costs: PassCosts) -> list[Turn]:
         elif len(nodes) < len(turn.tree):
             cut[index] = replace(turn, tree=turn.tree.keep(nodes))
     return cut
-
-
-def _seconds(costs: PassCosts, tokens: int) -> float:
-    """Seconds of a pass as it is run, padding included."""
-    return costs.seconds(costs.padded(tokens)) or 1.0

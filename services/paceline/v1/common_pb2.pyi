@@ -80,7 +80,7 @@ class NucleusVerification(_message.Message):
     def __init__(self, mass: _Optional[float] = ..., temperature: _Optional[float] = ..., max_deviation: _Optional[float] = ..., max_deviation_per_token: _Optional[float] = ..., max_relaxations: _Optional[int] = ...) -> None: ...
 
 class SpeculationParams(_message.Message):
-    __slots__ = ("draft", "budget", "proposal", "strength", "nucleus", "selection", "wait", "deadline_ms", "learn")
+    __slots__ = ("draft", "budget", "proposal", "strength", "nucleus", "selection", "wait", "deadline_ms", "learn", "auto_budget")
     DRAFT_FIELD_NUMBER: _ClassVar[int]
     BUDGET_FIELD_NUMBER: _ClassVar[int]
     PROPOSAL_FIELD_NUMBER: _ClassVar[int]
@@ -90,6 +90,7 @@ class SpeculationParams(_message.Message):
     WAIT_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
     LEARN_FIELD_NUMBER: _ClassVar[int]
+    AUTO_BUDGET_FIELD_NUMBER: _ClassVar[int]
     draft: bool
     budget: int
     proposal: Proposal
@@ -99,7 +100,8 @@ class SpeculationParams(_message.Message):
     wait: WaitMode
     deadline_ms: int
     learn: bool
-    def __init__(self, draft: _Optional[bool] = ..., budget: _Optional[int] = ..., proposal: _Optional[_Union[Proposal, str]] = ..., strength: _Optional[float] = ..., nucleus: _Optional[_Union[NucleusVerification, _Mapping]] = ..., selection: _Optional[_Union[SelectionRule, str]] = ..., wait: _Optional[_Union[WaitMode, str]] = ..., deadline_ms: _Optional[int] = ..., learn: _Optional[bool] = ...) -> None: ...
+    auto_budget: bool
+    def __init__(self, draft: _Optional[bool] = ..., budget: _Optional[int] = ..., proposal: _Optional[_Union[Proposal, str]] = ..., strength: _Optional[float] = ..., nucleus: _Optional[_Union[NucleusVerification, _Mapping]] = ..., selection: _Optional[_Union[SelectionRule, str]] = ..., wait: _Optional[_Union[WaitMode, str]] = ..., deadline_ms: _Optional[int] = ..., learn: _Optional[bool] = ..., auto_budget: _Optional[bool] = ...) -> None: ...
 
 class Usage(_message.Message):
     __slots__ = ("prompt_tokens", "completion_tokens")
@@ -110,7 +112,7 @@ class Usage(_message.Message):
     def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ...) -> None: ...
 
 class SpeculationStats(_message.Message):
-    __slots__ = ("rounds", "drafted", "accepted", "fallbacks", "relaxed_tokens", "deviation_spent", "limits_applied", "selections", "row_passes", "row_cache_hits", "tokens_held_back", "verification", "strength")
+    __slots__ = ("rounds", "drafted", "accepted", "fallbacks", "relaxed_tokens", "deviation_spent", "limits_applied", "selections", "row_passes", "row_cache_hits", "tokens_held_back", "verification", "strength", "budgets")
     class FallbacksEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -132,6 +134,13 @@ class SpeculationStats(_message.Message):
         key: str
         value: int
         def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class BudgetsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
     DRAFTED_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
@@ -145,6 +154,7 @@ class SpeculationStats(_message.Message):
     TOKENS_HELD_BACK_FIELD_NUMBER: _ClassVar[int]
     VERIFICATION_FIELD_NUMBER: _ClassVar[int]
     STRENGTH_FIELD_NUMBER: _ClassVar[int]
+    BUDGETS_FIELD_NUMBER: _ClassVar[int]
     rounds: int
     drafted: int
     accepted: int
@@ -158,7 +168,8 @@ class SpeculationStats(_message.Message):
     tokens_held_back: int
     verification: str
     strength: float
-    def __init__(self, rounds: _Optional[int] = ..., drafted: _Optional[int] = ..., accepted: _Optional[int] = ..., fallbacks: _Optional[_Mapping[str, int]] = ..., relaxed_tokens: _Optional[int] = ..., deviation_spent: _Optional[float] = ..., limits_applied: _Optional[_Mapping[str, int]] = ..., selections: _Optional[_Mapping[str, int]] = ..., row_passes: _Optional[int] = ..., row_cache_hits: _Optional[int] = ..., tokens_held_back: _Optional[int] = ..., verification: _Optional[str] = ..., strength: _Optional[float] = ...) -> None: ...
+    budgets: _containers.ScalarMap[int, int]
+    def __init__(self, rounds: _Optional[int] = ..., drafted: _Optional[int] = ..., accepted: _Optional[int] = ..., fallbacks: _Optional[_Mapping[str, int]] = ..., relaxed_tokens: _Optional[int] = ..., deviation_spent: _Optional[float] = ..., limits_applied: _Optional[_Mapping[str, int]] = ..., selections: _Optional[_Mapping[str, int]] = ..., row_passes: _Optional[int] = ..., row_cache_hits: _Optional[int] = ..., tokens_held_back: _Optional[int] = ..., verification: _Optional[str] = ..., strength: _Optional[float] = ..., budgets: _Optional[_Mapping[int, int]] = ...) -> None: ...
 
 class Timings(_message.Message):
     __slots__ = ("ttft_s", "total_s")
@@ -169,7 +180,7 @@ class Timings(_message.Message):
     def __init__(self, ttft_s: _Optional[float] = ..., total_s: _Optional[float] = ...) -> None: ...
 
 class RoundTrace(_message.Message):
-    __slots__ = ("position", "emitted", "rule", "reason", "tree_tokens", "tree_parents", "tree_log_probs", "accepted", "relaxed", "drawn", "focused", "fallback", "draft_ms", "pass_ms", "pass_tokens", "deviation_spent", "tree_texts", "emitted_texts")
+    __slots__ = ("position", "emitted", "rule", "reason", "tree_tokens", "tree_parents", "tree_log_probs", "accepted", "relaxed", "drawn", "focused", "fallback", "draft_ms", "pass_ms", "pass_tokens", "deviation_spent", "tree_texts", "emitted_texts", "budget", "budget_reason")
     POSITION_FIELD_NUMBER: _ClassVar[int]
     EMITTED_FIELD_NUMBER: _ClassVar[int]
     RULE_FIELD_NUMBER: _ClassVar[int]
@@ -188,6 +199,8 @@ class RoundTrace(_message.Message):
     DEVIATION_SPENT_FIELD_NUMBER: _ClassVar[int]
     TREE_TEXTS_FIELD_NUMBER: _ClassVar[int]
     EMITTED_TEXTS_FIELD_NUMBER: _ClassVar[int]
+    BUDGET_FIELD_NUMBER: _ClassVar[int]
+    BUDGET_REASON_FIELD_NUMBER: _ClassVar[int]
     position: int
     emitted: _containers.RepeatedScalarFieldContainer[int]
     rule: str
@@ -206,4 +219,6 @@ class RoundTrace(_message.Message):
     deviation_spent: float
     tree_texts: _containers.RepeatedScalarFieldContainer[str]
     emitted_texts: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, position: _Optional[int] = ..., emitted: _Optional[_Iterable[int]] = ..., rule: _Optional[str] = ..., reason: _Optional[str] = ..., tree_tokens: _Optional[_Iterable[int]] = ..., tree_parents: _Optional[_Iterable[int]] = ..., tree_log_probs: _Optional[_Iterable[float]] = ..., accepted: _Optional[_Iterable[int]] = ..., relaxed: _Optional[_Iterable[int]] = ..., drawn: _Optional[int] = ..., focused: _Optional[bool] = ..., fallback: _Optional[str] = ..., draft_ms: _Optional[float] = ..., pass_ms: _Optional[float] = ..., pass_tokens: _Optional[int] = ..., deviation_spent: _Optional[float] = ..., tree_texts: _Optional[_Iterable[str]] = ..., emitted_texts: _Optional[_Iterable[str]] = ...) -> None: ...
+    budget: int
+    budget_reason: str
+    def __init__(self, position: _Optional[int] = ..., emitted: _Optional[_Iterable[int]] = ..., rule: _Optional[str] = ..., reason: _Optional[str] = ..., tree_tokens: _Optional[_Iterable[int]] = ..., tree_parents: _Optional[_Iterable[int]] = ..., tree_log_probs: _Optional[_Iterable[float]] = ..., accepted: _Optional[_Iterable[int]] = ..., relaxed: _Optional[_Iterable[int]] = ..., drawn: _Optional[int] = ..., focused: _Optional[bool] = ..., fallback: _Optional[str] = ..., draft_ms: _Optional[float] = ..., pass_ms: _Optional[float] = ..., pass_tokens: _Optional[int] = ..., deviation_spent: _Optional[float] = ..., tree_texts: _Optional[_Iterable[str]] = ..., emitted_texts: _Optional[_Iterable[str]] = ..., budget: _Optional[int] = ..., budget_reason: _Optional[str] = ...) -> None: ...

@@ -123,7 +123,7 @@ class GetModelInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetModelInfoResponse(_message.Message):
-    __slots__ = ("model", "vocab_size", "context_length", "eos_token_ids", "dtype", "device", "tokenizer_fingerprint", "proposer", "default_sampling", "default_budget", "max_budget", "version", "has_chat_template", "default_selection", "default_wait", "default_deadline_ms", "default_learn", "max_choices")
+    __slots__ = ("model", "vocab_size", "context_length", "eos_token_ids", "dtype", "device", "tokenizer_fingerprint", "proposer", "default_sampling", "default_budget", "max_budget", "version", "has_chat_template", "default_selection", "default_wait", "default_deadline_ms", "default_learn", "max_choices", "default_auto_budget")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_LENGTH_FIELD_NUMBER: _ClassVar[int]
@@ -142,6 +142,7 @@ class GetModelInfoResponse(_message.Message):
     DEFAULT_DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_LEARN_FIELD_NUMBER: _ClassVar[int]
     MAX_CHOICES_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_AUTO_BUDGET_FIELD_NUMBER: _ClassVar[int]
     model: str
     vocab_size: int
     context_length: int
@@ -160,14 +161,15 @@ class GetModelInfoResponse(_message.Message):
     default_deadline_ms: int
     default_learn: bool
     max_choices: int
-    def __init__(self, model: _Optional[str] = ..., vocab_size: _Optional[int] = ..., context_length: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., tokenizer_fingerprint: _Optional[str] = ..., proposer: _Optional[str] = ..., default_sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., default_budget: _Optional[int] = ..., max_budget: _Optional[int] = ..., version: _Optional[str] = ..., has_chat_template: _Optional[bool] = ..., default_selection: _Optional[_Union[_common_pb2.SelectionRule, str]] = ..., default_wait: _Optional[_Union[_common_pb2.WaitMode, str]] = ..., default_deadline_ms: _Optional[int] = ..., default_learn: _Optional[bool] = ..., max_choices: _Optional[int] = ...) -> None: ...
+    default_auto_budget: bool
+    def __init__(self, model: _Optional[str] = ..., vocab_size: _Optional[int] = ..., context_length: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., tokenizer_fingerprint: _Optional[str] = ..., proposer: _Optional[str] = ..., default_sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., default_budget: _Optional[int] = ..., max_budget: _Optional[int] = ..., version: _Optional[str] = ..., has_chat_template: _Optional[bool] = ..., default_selection: _Optional[_Union[_common_pb2.SelectionRule, str]] = ..., default_wait: _Optional[_Union[_common_pb2.WaitMode, str]] = ..., default_deadline_ms: _Optional[int] = ..., default_learn: _Optional[bool] = ..., max_choices: _Optional[int] = ..., default_auto_budget: _Optional[bool] = ...) -> None: ...
 
 class GetStatusRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class TargetStatus(_message.Message):
-    __slots__ = ("address", "incarnation", "active_sessions", "queued_sessions", "kv_pages_used", "kv_pages_total", "passes", "accepted", "drafted", "emitted", "fallbacks", "drafter_address", "drafter_state", "selections", "selection_reason", "row_cache_hits", "relaxed", "strengths", "shared_prompt_tokens")
+    __slots__ = ("address", "incarnation", "active_sessions", "queued_sessions", "kv_pages_used", "kv_pages_total", "passes", "accepted", "drafted", "emitted", "fallbacks", "drafter_address", "drafter_state", "selections", "selection_reason", "row_cache_hits", "relaxed", "budgets", "budget_reason", "strengths", "shared_prompt_tokens")
     class FallbacksEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -182,6 +184,13 @@ class TargetStatus(_message.Message):
         key: str
         value: int
         def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class BudgetsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ACTIVE_SESSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -199,6 +208,8 @@ class TargetStatus(_message.Message):
     SELECTION_REASON_FIELD_NUMBER: _ClassVar[int]
     ROW_CACHE_HITS_FIELD_NUMBER: _ClassVar[int]
     RELAXED_FIELD_NUMBER: _ClassVar[int]
+    BUDGETS_FIELD_NUMBER: _ClassVar[int]
+    BUDGET_REASON_FIELD_NUMBER: _ClassVar[int]
     STRENGTHS_FIELD_NUMBER: _ClassVar[int]
     SHARED_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     address: str
@@ -218,9 +229,11 @@ class TargetStatus(_message.Message):
     selection_reason: str
     row_cache_hits: int
     relaxed: int
+    budgets: _containers.ScalarMap[int, int]
+    budget_reason: str
     strengths: _containers.RepeatedCompositeFieldContainer[StrengthState]
     shared_prompt_tokens: int
-    def __init__(self, address: _Optional[str] = ..., incarnation: _Optional[str] = ..., active_sessions: _Optional[int] = ..., queued_sessions: _Optional[int] = ..., kv_pages_used: _Optional[int] = ..., kv_pages_total: _Optional[int] = ..., passes: _Optional[int] = ..., accepted: _Optional[int] = ..., drafted: _Optional[int] = ..., emitted: _Optional[int] = ..., fallbacks: _Optional[_Mapping[str, int]] = ..., drafter_address: _Optional[str] = ..., drafter_state: _Optional[str] = ..., selections: _Optional[_Mapping[str, int]] = ..., selection_reason: _Optional[str] = ..., row_cache_hits: _Optional[int] = ..., relaxed: _Optional[int] = ..., strengths: _Optional[_Iterable[_Union[StrengthState, _Mapping]]] = ..., shared_prompt_tokens: _Optional[int] = ...) -> None: ...
+    def __init__(self, address: _Optional[str] = ..., incarnation: _Optional[str] = ..., active_sessions: _Optional[int] = ..., queued_sessions: _Optional[int] = ..., kv_pages_used: _Optional[int] = ..., kv_pages_total: _Optional[int] = ..., passes: _Optional[int] = ..., accepted: _Optional[int] = ..., drafted: _Optional[int] = ..., emitted: _Optional[int] = ..., fallbacks: _Optional[_Mapping[str, int]] = ..., drafter_address: _Optional[str] = ..., drafter_state: _Optional[str] = ..., selections: _Optional[_Mapping[str, int]] = ..., selection_reason: _Optional[str] = ..., row_cache_hits: _Optional[int] = ..., relaxed: _Optional[int] = ..., budgets: _Optional[_Mapping[int, int]] = ..., budget_reason: _Optional[str] = ..., strengths: _Optional[_Iterable[_Union[StrengthState, _Mapping]]] = ..., shared_prompt_tokens: _Optional[int] = ...) -> None: ...
 
 class StrengthState(_message.Message):
     __slots__ = ("proposer", "temperature_to", "strength", "in_force", "sessions", "accepted_per_round")

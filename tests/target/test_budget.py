@@ -1,0 +1,310 @@
+"""The budget that is chosen: against every fixed one in a model of costs, and what it may not do."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from paceline.runtime.costs import PassCosts
+from paceline.runtime.toy import ToyRunner
+from paceline.speculation.modes import Proposal, Selection, WaitFor
+from paceline.speculation.shape import scheduled_shape
+from paceline.speculation.tree import DraftTree
+from paceline.target.budget import Budgets, Load
+from paceline.target.context import Context
+from paceline.target.line import Line
+from paceline.target.offers import MOST_NODES, Offers
+from paceline.target.request import DraftWish
+from paceline.target.session_budget import FIRST_PAUSE, LONGEST_PAUSE, Followed
+from paceline.target.turn import Turn
+from target import drafters
+from target.budget_sim import Quality, SimSession, World, session, simulate, wish
+from target.rig import plain, random_table, request, running, sampled
+from target.test_rules import scored
+
+CPU = PassCosts({1: 0.025, 2: 0.027, 4: 0.031, 8: 0.041, 12: 0.053, 16: 0.064, 24: 0.088, 32: 0.11})
+BUMPY = PassCosts({1: 0.025, 2: 0.045, 3: 0.047, 4: 0.033, 5: 0.05, 8: 0.036, 12: 0.07, 16: 0.06, 24: 0.1, 32: 0.1})
+FLAT = PassCosts({1: 0.01, 8: 0.0104, 16: 0.011, 32: 0.012})
+FIXED = (0, 2, 4, 8, 32)  # the drafters of most worlds have 8 levels
+
+
+def steady(chance: float) -> Quality:
+    return lambda position: chance
+
+
+def bursts(position: int) -> float:
+    return 0.95 if position // 40 % 3 == 2 else 0.05
+
+
+RIGHT, WRONG, GOOD, HALF, POOR = (steady(chance) for chance in (1.0, 0.0, 0.8, 0.5, 0.15))
+SUFFIX, MODEL = {"fixed_s": 0.001}, {"fixed_s": 0.002, "level_s": 0.004}
+
+WORLDS = {
+    "right": World(CPU, [RIGHT], 0.9, **SUFFIX),
+    "right, levels cost": World(CPU, [RIGHT], 0.9, **MODEL),
+    "right, bumpy": World(BUMPY, [RIGHT], 0.9, **SUFFIX),
+    "right, flat": World(FLAT, [RIGHT], 0.9, **SUFFIX),
+    "sure and wrong": World(CPU, [WRONG], 0.9, **SUFFIX),
+    "sure and wrong, levels cost": World(FLAT, [WRONG], 0.9, **MODEL),
+    "good": World(CPU, [GOOD], **SUFFIX),
+    "good, levels cost": World(CPU, [GOOD], **MODEL),
+    "half, bumpy": World(BUMPY, [HALF], **MODEL),
+    "poor": World(CPU, [POOR], **SUFFIX),
+    "bursts": World(CPU, [bursts], **SUFFIX),
+    "bursts that it does not know of": World(BUMPY, [bursts], 0.6, **SUFFIX),
+    "unlike sessions": World(CPU, [steady(0.9), steady(0.1), HALF, WRONG], **SUFFIX),
+    "slower than the table": World(CPU, [GOOD], slower=1.7, overhead_s=0.01, **MODEL),
+}
+
+
+@pytest.mark.parametrize("sessions", [1, 4, 16])
+@pytest.mark.parametrize("name", WORLDS)
+def test_auto_is_near_the_best_fixed_budget(name: str, sessions: int) -> None:
+    world, tokens = WORLDS[name], 160 if sessions < 16 else 60
+    best = max(simulate(world, budget, sessions, tokens).rate for budget in FIXED)
+    assert simulate(world, "auto", sessions, tokens).rate >= 0.9 * best
+
+
+def test_what_the_best_budget_is_differs() -> None:
+    """Else the test above would be of little use."""
+
+    def best(name: str, sessions: int) -> int:
+        return max(FIXED, key=lambda budget: simulate(WORLDS[name], budget, sessions, 80).rate)
+
+    found = [best("right, flat", 1), best("good, levels cost", 1), best("good, levels cost", 8), best("half, bumpy", 1)]
+    assert len(set(found)) >= 3
+    assert 0 in found
+
+
+def test_zero_is_reached_and_left_again() -> None:
+    late = World(CPU, [lambda position: float(position >= 100)], 0.9, **MODEL)
+    run = simulate(late, "auto", 1, 200)
+    nodes = run.nodes[0]
+    idle = nodes.index(0)
+    assert idle < 12
+    assert sum(each > 0 for each in nodes[idle:80]) == 0, "while it is wrong"
+    assert run.probes >= 3
+    assert min(nodes[-5:]) >= 4
+    assert len(nodes) < 100 + LONGEST_PAUSE + 8 + 100 / 4
+    assert any("followed" in reason for reason in run.reasons)
+    assert run.reasons[0] == "no tree was seen yet"
+    assert "too little" in run.reasons[idle]
+    assert all(run.reasons)
+
+
+def test_trees_that_are_only_followed_become_rare_and_share_their_steps() -> None:
+    run = simulate(World(CPU, [WRONG], 0.9, **SUFFIX), "auto", 4, 200)
+    asked = [step for step in range(len(run.reasons) // 4) if "followed" in run.reasons[4 * step]]
+    gaps = np.diff(asked).tolist()
+    assert gaps[0] <= 2 * FIRST_PAUSE
+    assert set(gaps[-3:]) == {LONGEST_PAUSE}
+    for number in range(1, 4):
+        assert [step for step in range(len(run.reasons) // 4) if "followed" in run.reasons[4 * step + number]] == asked
+
+
+def test_a_session_that_begins_knows_what_others_were_offered() -> None:
+    budgets = Budgets(CPU, cuts=True)
+    simulate(World(CPU, [WRONG], 0.9, **MODEL), "auto", 1, 60, budgets)
+    run = simulate(World(CPU, [WRONG], 0.9, **MODEL), "auto", 1, 60, budgets)
+    assert set(run.nodes[0]) == {0}
+
+
+def test_trees_grow_where_they_are_right_and_load_shrinks_them() -> None:
+    deep = World(PassCosts({1: 0.01, 128: 0.012}), [RIGHT], 0.9, depth=64, **SUFFIX)
+    assert max(simulate(deep, "auto", 1, 400).nodes[0]) == MOST_NODES
+    load = [max(simulate(World(CPU, [GOOD], **SUFFIX), "auto", count, 80).nodes[0][-10:]) for count in (1, 16)]
+    assert load[0] > load[1]
+
+
+def test_the_same_world_gives_the_same_choices() -> None:
+    world = WORLDS["bursts"]
+    assert simulate(world, "auto", 4, 80) == simulate(world, "auto", 4, 80)
+
+
+def test_a_wait_that_was_too_long_is_tried_again() -> None:
+    """A drafter that answers slowly at first."""
+    slow, quick = World(FLAT, [GOOD], fixed_s=0.06), World(FLAT, [GOOD], **SUFFIX)
+    budgets = Budgets(FLAT, cuts=True)
+    assert simulate(slow, "auto", 1, 60, budgets).nodes[0][-20:] == [0] * 20
+    nodes = simulate(quick, "auto", 1, 800, budgets).nodes[0]
+    assert min(nodes[-20:]) > 0
+
+
+def test_a_sampled_tree_s_size_does_not_depend_on_what_was_drawn() -> None:
+    """Other tokens and fewer nodes, with as many accepted and passes in proportion, are followed by the same sizes."""
+    even = PassCosts({size: 0.01 + 0.002 * size for size in (1, 8, 32, 128)})
+
+    def sizes(tree_of: object, accepted_of: object) -> list[int]:
+        budgets, found = Budgets(even, cuts=True), []
+        one = session(WORLDS["good"], 0, 200, wish("auto", Proposal.SAMPLED))
+        for number in range(60):
+            budgets.begin([one], Load(0.025 * number, 1, 0, 64))  # type: ignore[list-item]
+            found.append(one.grant.nodes)
+            tree = tree_of(number, one.grant.nodes)  # type: ignore[operator]
+            turn = Turn(one, 1, 1, tree)  # type: ignore[arg-type]
+            budgets.offered([turn], 0.025 * number + 0.002)
+            accepted = accepted_of(number) if len(tree) else 0  # type: ignore[operator]
+            one.context.append([0] * (accepted + 1))
+            one.rounds += 1
+            budgets.settled(turn, accepted)
+            budgets.stepped([turn], 0.01 + 0.002 * turn.tokens)
+        return found
+
+    def drawn(seed: int):
+        def tree(number: int, nodes: int) -> DraftTree:
+            generator = np.random.default_rng([seed, number])
+            shape = scheduled_shape(nodes, 8).first(max(1, nodes - int(generator.integers(0, 2))) if nodes else 0)
+            tokens = generator.integers(0, 10**6, len(shape))
+            rows = [None] * (len(shape) + 1)
+            return DraftTree.build(tokens.tolist(), shape.parents.tolist(), shape.log_probs.tolist(), rows)
+
+        return tree
+
+    for accepted in (lambda number: 2 * (number < 30), lambda number: 3, lambda number: int(number > 40)):
+        first, second = sizes(drawn(1), accepted), sizes(drawn(2), accepted)
+        assert first == second
+        assert len(set(first)) > 1
+
+
+# -- through the engine ------------------------------------------------------------------------------------------------
+
+VOCAB = 16
+TABLE = random_table(VOCAB, seed=5)
+PROMPT = [3, 1, 4, 1, 5]
+RULES = [Selection.DRAFT, Selection.RETAIN, Selection.RERANK, Selection.DRAW_FIRST, Selection.AUTO]
+
+
+def auto(rule: Selection = Selection.DRAFT, wait: WaitFor = WaitFor.DEADLINE, **fields: object) -> DraftWish:
+    return DraftWish(MOST_NODES, selection=rule, wait=wait, auto=True, **fields)  # type: ignore[arg-type]
+
+
+def measured(costs: PassCosts, share: float = 0.02) -> ToyRunner:
+    """A table model whose passes take a share of those costs."""
+    scaled = PassCosts({size: share * seconds for size, seconds in costs.seconds_by_size.items()})
+    runner = ToyRunner(TABLE, before_execute=lambda plan: time.sleep(scaled.seconds(plan.tokens) or 0.0))
+    runner.costs = scaled
+    return runner
+
+
+@pytest.mark.parametrize("proposal", [Proposal.RANKED, Proposal.COUPLED])
+@pytest.mark.parametrize("wait", list(WaitFor))
+@pytest.mark.parametrize("rule", RULES)
+def test_equal_to_plain(rule: Selection, wait: WaitFor, proposal: Proposal) -> None:
+    requests = [
+        request(PROMPT[:n], 60, sampling=sampled(0.9, n), wish=auto(rule, wait, proposal=proposal)) for n in (2, 3, 5)
+    ]
+    expected = [plain(ToyRunner(TABLE), each) for each in requests]
+    with running(measured(CPU), scored, never_idle_sessions=2) as rig:
+        sinks = [rig.submit(each)[1] for each in requests]
+        finishes = [sink.wait() for sink in sinks]
+    assert [sink.all_tokens for sink in sinks] == expected
+    for finish in finishes:
+        assert 0 < sum(finish.stats.budgets.values()) <= finish.stats.rounds
+
+
+def test_a_drafter_that_is_wrong_is_dropped_and_one_that_is_right_taken_up() -> None:
+    wanted = request(PROMPT, 160, wish=auto())
+    reply = plain(ToyRunner(TABLE), wanted)
+    right, wrong = drafters.oracle(PROMPT, reply), drafters.accepting(PROMPT, reply, VOCAB, 0)
+
+    def propose(context: list[int], budget: int) -> DraftTree:
+        return right(context, budget) if len(context) > 80 else wrong(context, budget)
+
+    with running(measured(CPU, 0.1), propose) as rig:
+        tokens, finish = rig.decode(wanted)
+        records, totals = rig.records, rig.engine.status().totals
+    assert tokens == reply
+    assert finish.stats.budgets[0] > 10
+    assert finish.stats.accepted > 20
+    assert records[-2].budget > 0
+    idle = [each for each in records[1:] if each.budget == 0]
+    assert all(each.budget_reason and each.rule == "plain" and not each.fallback for each in idle)
+    assert all("tokens/s" in each.budget_reason for each in records[3:])
+    assert totals.budgets == finish.stats.budgets
+    assert totals.budget_reason == records[-1].budget_reason
+
+
+def test_without_measured_passes_the_usual_budget_is_asked_for() -> None:
+    asked: list[int] = []
+
+    def propose(context: list[int], budget: int) -> DraftTree:
+        asked.append(budget)
+        return DraftTree.empty()
+
+    with running(ToyRunner(TABLE), propose) as rig:
+        rig.decode(request(PROMPT, 10, wish=auto()))
+        assert set(asked) == {8}
+        assert {each.budget_reason for each in rig.records[1:]} == {"passes are not measured"}
+        asked.clear()
+        rig.decode(request(PROMPT, 10, wish=replace(auto(), budget=3)))
+        assert set(asked) == {3}, "max_budget"
+        rig.decode(request(PROMPT, 10, wish=replace(auto(), auto=False, budget=5)))
+        assert rig.records[-1].budget_reason == ""
+
+
+# -- parts -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_line_is_in_proportion_until_something_else_is_seen() -> None:
+    line = Line()
+    assert not line.known
+    assert line.at(np.asarray([1.0, 2.0])).tolist() == [0.0, 0.0]
+    for _ in range(5):
+        line.learn(2.0, 6.0)
+    assert line.at([0.0, 1.0, 4.0]) == pytest.approx([0.0, 3.0, 12.0])
+    for _ in range(40):
+        line.learn(2.0, 6.0)
+        line.learn(4.0, 7.0)
+    start, near, far = line.at([0.0, 2.0, 4.0])
+    assert 3 < start < 5, "drawn towards the origin"
+    assert (near, far) == pytest.approx((6, 7), abs=1)
+    assert far < 1.5 * near
+
+
+@pytest.mark.parametrize(("near", "far"), [(8.0, 2.0), (1.0, 9.0)])
+def test_a_line_neither_falls_nor_starts_below_zero(near: float, far: float) -> None:
+    line = Line()
+    for _ in range(30):
+        line.learn(2.0, near)
+        line.learn(4.0, far)
+    found = line.at(np.linspace(0, 10, 11))
+    assert found[0] >= 0
+    assert (np.diff(found) >= 0).all()
+
+
+def test_offers_know_a_size_from_trees_of_that_size_and_fade() -> None:
+    offers, sizes = Offers(), np.asarray([1, 2, 4, 8])
+    assert not offers.known
+    offers.add(np.asarray([0.5, 0.9]), np.asarray([1, 2]), 2, whole=False)
+    assert offers.known_of(sizes).sum(axis=0).tolist() == [1, 1, 0, 0]
+    assert offers.probs[0, :3].tolist() == [0.9, 0.5, 0.0]
+    offers.age()
+    offers.add(np.asarray([0.5, 0.4, 0.3]), np.asarray([1, 1, 2]), 4, whole=True)
+    assert offers.known_of(sizes).sum(axis=0) == pytest.approx([1.9, 1.9, 1, 1]), "the drafter has no more"
+    assert offers.levels_of(sizes) == pytest.approx([1, (0.9 * 2 + 1) / 1.9, 2, 2])
+    other = offers.copy()
+    other.add(np.zeros(0), np.zeros(0, np.int32), 1, whole=False)
+    assert offers.known_of(sizes).sum(axis=0) == pytest.approx([1.9, 1.9, 1, 1])
+    assert other.known_of(sizes).sum() == pytest.approx(6.8)
+
+
+@pytest.mark.parametrize(
+    ("emitted", "matched"), [([], None), ([5], None), ([6], 0), ([5, 9], 1), ([5, 7], 2), ([5, 7, 1], 2), ([4], 1)]
+)
+def test_a_tree_is_followed_until_the_tokens_leave_it(emitted: list[int], matched: int | None) -> None:
+    context = Context(np.asarray([1, 2], np.int32), np.zeros(0, np.int32), 10)
+    context.append(emitted)
+    followed = Followed(2, 3, DraftTree.build([5, 4, 7], [-1, -1, 0]))
+    assert followed.matched(context) == matched
+    assert Followed(2, 3).matched(context) is None
+
+
+def test_a_session_is_what_the_simulation_says_it_is() -> None:
+    """The stand-in has the fields that budgets read of a session."""
+    one = session(WORLDS["good"], 0, 10, wish(4))
+    assert isinstance(one, SimSession)
+    Budgets(CPU, cuts=True).begin([one], Load(0.0, 1, 0, 64))  # type: ignore[list-item]
+    assert (one.grant.nodes, one.grant.reason, one.budget) == (4, "", None)
