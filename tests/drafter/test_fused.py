@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -27,28 +27,12 @@ from paceline.speculation.rows import Row
 from paceline.speculation.sampling import SamplingParams
 from paceline.speculation.tree import DraftTree
 from paceline.study.acceptance import walked
+from support.times import Given
 from target.rig import counting_table, random_table
 
 VOCAB = 64
 RANKED = DraftOptions(Proposal.RANKED, 2.0, SamplingParams(), frozenset(), VOCAB, learn=False)
 COUNTING = counting_table(VOCAB, 0.9)
-
-
-@dataclass(frozen=True)
-class Given:
-    """Times that a test names; without any, every look that adds something is made."""
-
-    round_s: float | None = None
-    each_s: float | None = None
-
-    def pass_s(self, tokens: int, sessions: int) -> float | None:
-        return self.each_s
-
-    def passed(self, tokens: int, seconds: float) -> None:
-        pass
-
-    def rounded(self, seconds: float) -> None:
-        pass
 
 
 def fused(

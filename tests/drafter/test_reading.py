@@ -10,7 +10,6 @@ import pytest
 
 from paceline.drafter.engine import DrafterEngine
 from paceline.drafter.fused import FusedProposer
-from paceline.drafter.looks import MeasuredTimes
 from paceline.drafter.messages import Advance, Fault, Open, Reply
 from paceline.drafter.model import ModelProposer
 from paceline.drafter.proposer import DraftOptions, Proposer, UnknownTokens, Want
@@ -21,6 +20,7 @@ from paceline.runtime.toy import ToyRunner
 from paceline.speculation.modes import Proposal
 from paceline.speculation.sampling import SamplingParams
 from support.drafting import grown
+from support.times import Given
 
 VOCAB = 16
 OPTIONS = DraftOptions(Proposal.RANKED, 2.0, SamplingParams(), frozenset(), VOCAB, True)
@@ -59,22 +59,11 @@ def test_a_context_is_read_before_a_tree_is_wanted() -> None:
         engine.stop(20)
 
 
-class Dear(MeasuredTimes):
-    """Looks that take a thousand rounds each."""
-
-    def pass_s(self, tokens: int, sessions: int) -> float | None:
-        return 1.0
-
-    @property
-    def round_s(self) -> float | None:
-        return 0.001
-
-
 def test_a_model_that_is_not_worth_waiting_for_reads_behind_a_whole_tree() -> None:
     passes: queue.Queue[int] = queue.Queue()
     runner = ToyRunner(TABLE, before_execute=lambda plan: passes.put(plan.tokens))
     made = FusedProposer(
-        suffix(), runner, "", max_depth=3, width=4, step_tokens=16, min_path_prob=0.0, times=Dear(runner.costs)
+        suffix(), runner, "", max_depth=3, width=4, step_tokens=16, min_path_prob=0.0, times=Given(0.001, 1.0)
     )
     engine = DrafterEngine(made, max_sessions=4, max_budget=8)
     replies: queue.Queue[list[Reply]] = queue.Queue()

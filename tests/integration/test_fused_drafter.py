@@ -11,7 +11,7 @@ import pytest
 
 from paceline.drafter.config import DrafterConfig
 from paceline.drafter.fused import FusedProposer
-from paceline.drafter.looks import MeasuredTimes
+from paceline.drafter.looks import MeasuredTimes, Times
 from paceline.drafter.server import DrafterServer
 from paceline.drafter.suffix import SuffixProposer
 from paceline.drafter.text_store import MB, TextStore
@@ -22,6 +22,7 @@ from paceline.runtime.toy import ToyRunner
 from paceline.runtime.toy_tokenizer import ToyTokenizer
 from paceline.runtime.transformers_runner import load_runner
 from paceline.v1 import common_pb2, inference_pb2, target_pb2
+from support.times import Given
 from support.tiny import tiny_model
 from target.rig import plain, random_table, request, sampled
 from target.wire import Directory, Served, collect, message, speculation, target, until
@@ -40,9 +41,9 @@ RULES = [
 
 @asynccontextmanager
 async def services(
-    runner: ModelRunner, drafts: ModelRunner, **config: object
+    runner: ModelRunner, drafts: ModelRunner, times: Times | None = None, **config: object
 ) -> AsyncIterator[tuple[Served, FusedProposer]]:
-    """Both over gRPC. At the end both members of the drafter must be empty."""
+    """Both over gRPC; every look is made unless times are given. At the end the drafter's members must be empty."""
     tokenizer = ToyTokenizer.numbered(runner.info.vocab_size)
     proposer = FusedProposer(
         SuffixProposer(TextStore(MB), 6, 0.01),
@@ -52,7 +53,7 @@ async def services(
         width=4,
         step_tokens=64,
         min_path_prob=0.01,
-        times=MeasuredTimes(drafts.costs),
+        times=times or Given(),
     )
     drafter = DrafterServer(DrafterConfig(), proposer)
     address = await drafter.start()
@@ -114,7 +115,7 @@ async def test_transformers_models(tmp_path: Path, temperature: float) -> None:
         plain(runner, request(prompt, 60, sampling=sampled(temperature, number)))
         for number, prompt in enumerate(prompts)
     ]
-    async with services(runner, drafts) as (served, _):
+    async with services(runner, drafts, MeasuredTimes(drafts.costs)) as (served, _):
         calls = [
             served.stub.Decode(
                 message(
