@@ -16,6 +16,7 @@ from scipy import stats
 
 from paceline.drafter.config import DrafterConfig
 from paceline.drafter.server import DrafterServer
+from paceline.runtime.costs import PassCosts
 from paceline.runtime.toy import ToyRunner
 from paceline.runtime.toy_tokenizer import ToyTokenizer
 from paceline.v1 import common_pb2
@@ -41,7 +42,8 @@ async def transitions(seed: int, streams: int, **fields: object) -> tuple[NDArra
     counts = np.zeros((VOCAB, VOCAB), dtype=np.int64)
     drafter = DrafterServer(DrafterConfig(), TableProposer(DRAFTER))
     directory = Directory(await drafter.start())
-    runner = ToyRunner(TARGET, context_length=LENGTH + 8, pages=2000)
+    runner = ToyRunner(TARGET, context_length=LENGTH + 80, pages=2000)
+    runner.costs = PassCosts({1: 1e-4, 32: 1.5e-4, 256: 4e-4}) if fields.get("auto_budget") else runner.costs
     config = {"max_sessions": streams, "never_idle_sessions": streams, "draft_deadline_ms": 10_000.0}
     try:
         async with target(runner, directory, ToyTokenizer.numbered(VOCAB), **config) as served:
@@ -49,7 +51,10 @@ async def transitions(seed: int, streams: int, **fields: object) -> tuple[NDArra
 
             async def stream(number: int) -> Stats:
                 sampling = common_pb2.SamplingParams(temperature=1.0, top_k=0, top_p=1.0, seed=seed + number)
-                wanted = message([0], LENGTH, sampling=sampling, speculation=speculation(5, **fields))
+                asked = speculation(5, **fields)
+                if asked.auto_budget:
+                    asked.ClearField("budget")
+                wanted = message([0], LENGTH, sampling=sampling, speculation=asked)
                 tokens, finish = await collect(served.stub.Decode(wanted))
                 assert len(tokens) == LENGTH
                 np.add.at(counts, ([0, *tokens[:-1]], tokens), 1)
@@ -79,6 +84,14 @@ async def test_the_law_is_the_targets(proposal: int, selection: int, wait: int) 
     assert p_value(counts) > 1e-6
     assert found.accepted > 10 or wait == NEVER, "a target this fast may be past every tree that it does not wait for"
     assert found.relaxed_tokens == 0
+
+
+@pytest.mark.parametrize(("proposal", "selection"), [(COUPLED, DRAFT), (SAMPLED, DRAFT), (SAMPLED, DRAW_FIRST)])
+async def test_the_law_is_the_targets_where_it_chooses_the_budget(proposal: int, selection: int) -> None:
+    counts, found = await transitions(200, STREAMS, proposal=proposal, selection=selection, wait=TREE, auto_budget=True)
+    assert p_value(counts) > 1e-6
+    assert len(found.budgets) > 1
+    assert sum(found.budgets.values()) <= found.rounds
 
 
 @pytest.mark.parametrize(("proposal", "selection"), [each for each in LEGAL if each[0] != COUPLED])
