@@ -67,7 +67,7 @@ def test_ready_line_names_what_is_served(stack: Stack) -> None:
 def test_readme_commands(stack: Stack, tmp_path: Path) -> None:
     """Every client command of the README, as it stands there."""
     shown = [command for command in commands() if command.split()[1] in ("generate", "chat", "status", "models")]
-    assert len(shown) == 10
+    assert len(shown) == 12
     for command in shown:
         text_in = "Hello\n" if command == "paceline chat" else ""
         done = run(*shlex.split(command)[1:], address=stack.address, text_in=text_in, timeout=300, folder=tmp_path)
