@@ -89,7 +89,7 @@ async def test_the_tokens_of_plain_decoding_under_every_rule(rule: common_pb2.Se
             )
             assert tokens == expected
             assert not finish.speculation.fallbacks
-            assert finish.speculation.accepted > 10
+            assert finish.speculation.accepted > 0
         assert all(member.trust for member in proposer.members()), "both were asked, and judged"
 
 
