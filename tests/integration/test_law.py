@@ -1,6 +1,6 @@
 """The law through the real services: every legal combination on a table model, target and drafter over gRPC.
 
-Noise is by seed and position, so the draws of a stream are independent and every token counts: 20 000 draws on 25 cells
+Noise is by seed and position, so the draws of a stream are independent and every token counts: 12 000 draws on 25 cells
 (a table of 5 tokens), G-test with a false alarm once in 1e6 per combination.
 """
 
@@ -24,7 +24,7 @@ from support.table_proposer import TableProposer
 from target.wire import Directory, collect, message, speculation, target
 
 Stats = common_pb2.SpeculationStats
-VOCAB, STREAMS, LENGTH = 5, 20, 1000
+VOCAB, STREAMS, LENGTH = 5, 12, 1000
 TARGET = np.random.default_rng(8).dirichlet([0.8] * VOCAB, size=VOCAB)
 DRAFTER = 0.5 * TARGET + 0.5 * np.random.default_rng(9).dirichlet([0.8] * VOCAB, size=VOCAB)
 RANKED, COUPLED, SAMPLED = common_pb2.PROPOSAL_RANKED, common_pb2.PROPOSAL_COUPLED, common_pb2.PROPOSAL_SAMPLED

@@ -140,7 +140,7 @@ def test_the_packed_pass_is_measured_beside_the_bare_one() -> None:
 @pytest.mark.model
 async def test_drafted_replies_equal_plain_ones() -> None:
     """Greedy against transformers' generate, sampled against plain decoding, by three drafters, alone and together."""
-    settings = EqualitySettings(MODEL, PROMPTS, new_tokens=24, sampled_prompts=2, company=2)
+    settings = EqualitySettings(MODEL, PROMPTS, new_tokens=14, sampled_prompts=1, company=2)
     report = await study_equality(settings, ignore)
     assert [row["faults"] for row in report.rows] == [0] * len(report.rows)
     assert {row["drafter"] for row in report.rows} == {"suffix", "oracle", "wrong"}

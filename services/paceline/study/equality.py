@@ -9,6 +9,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+import torch
 
 from paceline.drafter.scripted import Answers, OracleProposer
 from paceline.prompt_file import Prompt, chat_tokens
@@ -29,6 +30,7 @@ from paceline_client.client import AsyncClient
 from paceline_client.request import Tokens
 
 KV_TOKENS = 20480
+LIKELY = 64  # tokens of a row whose logits are compared
 Progress = Callable[[str], None]
 
 
@@ -60,21 +62,30 @@ class Tally:
 class Judge:
     """Decides whether a first difference is a near-tie (THEORY 6), on transformers' own rows."""
 
-    def __init__(self, bare: BareModel) -> None:
-        self._bare = bare
+    def __init__(self, bare: BareModel, exact: BareModel | None = None) -> None:
+        """`exact`: the same weights in float32, where `bare` is in a coarser format; None: `bare` is in float32."""
+        self._bare, self._exact = bare, exact
 
     def near_tie(self, context: Sequence[int], ours: int, theirs: int, params: SamplingParams) -> bool:
         """True if the two tokens' perturbed scores differ by less than twice the measured error of a row.
 
-        The error is the larger difference of the two logits between a full forward and a cached one of the context.
+        The error is the largest difference, over the likely tokens, of the logits of two passes of the context that
+        should be equal: a full forward and a cached one, each beside float32 where they are coarser. Of two tokens
+        alone it would often be 0: a bfloat16 logit has steps of 1/8.
         """
-        full, cached = self._bare.row(context), self._bare.row_cached(context)
+        rows = [self._bare.row(context), self._bare.row_cached(context)]
+        true = self._bare.row(context) if self._exact is None else self._exact.row(context)
+        likely = torch.topk(true, min(LIKELY, len(true))).indices
+        pairs = [(rows[0], rows[1])] if self._exact is None else [(row, true) for row in rows]
+        errors = [(one - other)[likely] for one, other in pairs]
+        error = max(float((each - each.mean()).abs().max()) for each in errors)  # a common shift changes no draw
         pair = [ours, theirs]
-        error = float((full[pair] - cached[pair]).abs().max())
-        scores = full[pair].double().numpy()
+        scores = true[pair].double().numpy()
         if not params.greedy:
-            row = process(full, params, len(full))
-            if min(row.prob(ours), row.prob(theirs)) == 0.0:
+            inside = [[process(row, params, len(row)).prob(token) > 0 for token in pair] for row in (*rows, true)]
+            if any(each != inside[0] for each in inside):
+                return True  # a tie at the edge of top_k or top_p: one of the passes draws from another set
+            if not all(inside[0]):
                 return False
             scores = scores / params.temperature + gumbel(draft_noise_key(params, len(context)), np.asarray(pair))
             error /= params.temperature
@@ -94,7 +105,8 @@ async def study_equality(settings: EqualitySettings, progress: Progress) -> Repo
     progress("loading the target")
     spec = ModelSpec(str(folder), dtype=settings.dtype)
     runner = load_runner(spec, KV_TOKENS, vocab_size=tokenizer.vocab_size)
-    run = _Run(settings, runner, tokenizer, Judge(bare), progress)
+    exact = None if settings.dtype == "float32" else BareModel(folder, "float32")
+    run = _Run(settings, runner, tokenizer, Judge(bare, exact), progress)
     answers: Answers = {tuple(prompt): reply for prompt, reply in zip(prompts, replies, strict=True)}
     rows = await run.greedy(None, prompts, replies)
     rows += await run.greedy(OracleProposer(answers), prompts, replies)
