@@ -82,14 +82,24 @@ class Judge:
         pair = [ours, theirs]
         scores = true[pair].double().numpy()
         if not params.greedy:
-            inside = [[process(row, params, len(row)).prob(token) > 0 for token in pair] for row in (*rows, true)]
-            if any(each != inside[0] for each in inside):
-                return True  # a tie at the edge of top_k or top_p: one of the passes draws from another set
-            if not all(inside[0]):
+            states = [_inside(true, token, params, 2 * error) for token in pair]
+            if None in states:
+                return True  # a tie at the edge of top_k or top_p: another pass may draw from another set
+            if not all(states):
                 return False
             scores = scores / params.temperature + gumbel(draft_noise_key(params, len(context)), np.asarray(pair))
             error /= params.temperature
         return abs(float(scores[0] - scores[1])) < 2 * error
+
+
+def _inside(logits: torch.Tensor, token: int, params: SamplingParams, slack: float) -> bool | None:
+    """Whether top-k and top-p leave a token; None if that changes where its logit moves by `slack`."""
+    found = []
+    for moved in (slack, -slack):
+        shifted = logits.clone()
+        shifted[token] += moved
+        found.append(process(shifted, params, len(shifted)).prob(token) > 0)
+    return found[0] if found[0] == found[1] else None
 
 
 async def study_equality(settings: EqualitySettings, progress: Progress) -> Report:
