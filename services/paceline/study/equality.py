@@ -150,7 +150,7 @@ class _Run:
         self._settings, self._judge, self._progress = settings, judge, progress
         self._runner, self._tokenizer = runner, tokenizer
         # Trees are verified whole: what pays on this machine today must not decide what is compared.
-        self._config = TargetConfig(kv_tokens=KV_TOKENS, cost_aware=False)
+        self._config = TargetConfig(kv_tokens=KV_TOKENS, cost_aware=False, budget=8)
 
     async def greedy(
         self, proposer: OracleProposer | None, prompts: Sequence[list[int]], replies: Sequence[list[int]]
