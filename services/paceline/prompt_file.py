@@ -58,3 +58,10 @@ def chat_tokens(tokenizer: TextTokenizer, text: str, limit: int) -> list[int]:
         ids = tokenizer.apply_chat([("user", tokenizer.decode(content[:keep]))])
         keep -= max(1, len(ids) - limit)
     return ids
+
+
+def prompt_tokens(tokenizer: TextTokenizer, text: str, limit: int) -> list[int]:
+    """Token ids of `text` as a model takes it: one user turn, or plain text where there is no chat template."""
+    if tokenizer.has_chat_template:
+        return chat_tokens(tokenizer, text, limit)
+    return tokenizer.encode(text)[:limit]

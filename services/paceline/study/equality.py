@@ -74,7 +74,7 @@ class Judge:
         alone it would often be 0: a bfloat16 logit has steps of 1/8.
         """
         rows = [self._bare.row(context), self._bare.row_cached(context)]
-        true = self._bare.row(context) if self._exact is None else self._exact.row(context)
+        true = rows[0] if self._exact is None else self._exact.row(context)
         likely = torch.topk(true, min(LIKELY, len(true))).indices
         pairs = [(rows[0], rows[1])] if self._exact is None else [(row, true) for row in rows]
         errors = [(one - other)[likely] for one, other in pairs]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.prompt_file import Prompt, chat_tokens
+from paceline.prompt_file import Prompt, prompt_tokens
 from paceline.runtime.costs import PassCosts
 from paceline.runtime.models import ModelSpec
 from paceline.runtime.runner import ModelRunner
@@ -31,9 +31,7 @@ class Target:
 
     def prompt_tokens(self, prompt: Prompt, limit: int) -> list[int]:
         """A prompt as the model takes it: one user turn, or plain text where there is no chat template."""
-        if self.tokenizer.has_chat_template:
-            return chat_tokens(self.tokenizer, prompt.text, limit)
-        return self.tokenizer.encode(prompt.text)[:limit]
+        return prompt_tokens(self.tokenizer, prompt.text, limit)
 
 
 def load_target(name: str, kv_tokens: int, measure_s: float = 2.0) -> Target:

@@ -13,12 +13,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from paceline.errors import InvalidField
-from paceline.prompt_file import chat_tokens, load_prompts
+from paceline.prompt_file import load_prompts, prompt_tokens
 from paceline.runtime.known_models import DEFAULT_MODEL
 from paceline.runtime.models import ModelSpec
 from paceline.runtime.runner import ModelRunner
 from paceline.runtime.store import default_store
-from paceline.runtime.tokenizer import TextTokenizer, load_tokenizer
+from paceline.runtime.tokenizer import load_tokenizer
 from paceline.runtime.transformers_runner import load_runner
 from paceline.train.corpus import CorpusInfo
 from paceline.train.making import make_corpus
@@ -58,7 +58,7 @@ def run_corpus(args: argparse.Namespace) -> int:
     answered = len(prompts) * len(settings.temperatures)
     sequences = args.sequences or answered or 4096
     turn = UserTurn.of(tokenizer, args.target) if sequences > answered else None
-    given = [_tokens(tokenizer, prompt.text) for prompt in prompts]
+    given = [prompt_tokens(tokenizer, prompt.text, MOST_PROMPT_TOKENS) for prompt in prompts]
     spec = ModelSpec(str(folder), name=args.target, dtype=args.dtype, device=args.device)
     runner = load_runner(spec, _kv_tokens(settings, turn, given), vocab_size=tokenizer.vocab_size, measure_s=0)
     _check_room(settings, turn, given, runner)
@@ -120,12 +120,6 @@ def _settings(args: argparse.Namespace) -> WritingSettings:
         args.rows,
         args.seed,
     )
-
-
-def _tokens(tokenizer: TextTokenizer, text: str) -> list[int]:
-    if tokenizer.has_chat_template:
-        return chat_tokens(tokenizer, text, MOST_PROMPT_TOKENS)
-    return tokenizer.encode(text)[:MOST_PROMPT_TOKENS]
 
 
 def _longest(settings: WritingSettings, turn: UserTurn | None, given: Sequence[Sequence[int]]) -> int:
