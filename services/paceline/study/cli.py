@@ -22,6 +22,7 @@ from paceline.study.budget_cli import add_budget, run_budget
 from paceline.study.drafter_option import add_drafter_option, drafter_config
 from paceline.study.drafters_cli import add_drafters, run_drafters
 from paceline.study.pass_cli import add_pass, run_pass
+from paceline.study.peers_cli import add_peers, run_peers
 from paceline.study.report import Report
 
 
@@ -55,10 +56,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     passes = studies.add_parser(
         "pass", help="a pass by tokens, sessions and format, beside a bare transformers forward"
     )
-    for each in (law, passes):
+    peers = studies.add_parser("peers", help="our decoding beside that of transformers and llama.cpp")
+    for each in (law, passes, peers):
         each.add_argument("--out", type=Path, help="folder for the report (default: none is written)")
         each.add_argument("--json", action="store_true", help="one JSON object on the last line of stdout")
     add_pass(passes)
+    add_peers(peers)
     add_selection(selection)
     add_nucleus(nucleus)
     add_overlap(overlap)
@@ -119,6 +122,7 @@ def _law(args: argparse.Namespace, progress: Callable[[str], None]) -> Report:
 
 _STUDIES: dict[str, Callable[[argparse.Namespace, Callable[[str], None]], Report]] = {
     "pass": run_pass,
+    "peers": run_peers,
     "equality": _equality,
     "speed": _speed,
     "overhead": _overhead,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import product
@@ -15,6 +15,7 @@ from paceline.runtime.plan import PassPlan, Segment
 from paceline.runtime.runner import ModelRunner
 from paceline.speculation.tree import IntArray
 from paceline.study.bare import BareModel, CachedPrefix
+from paceline.study.ratios import turned
 
 WARM_TOKENS = 64  # up to so many tokens a pass follows an untimed one of its kind, as it does in decoding
 
@@ -122,7 +123,7 @@ def measure_passes(
         for number in range(settings.rounds + 1):  # the first one warms up
             for cell, variants in timers.items():
                 progress(f"round {number} of {settings.rounds}: {cell[0]} sessions of {cell[1]} tokens")
-                for name in _turned(list(variants), number):
+                for name in turned(list(variants), number):
                     if cell[0] * cell[1] <= WARM_TOKENS:
                         variants[name]()
                     taken_s = variants[name]()
@@ -133,10 +134,3 @@ def measure_passes(
 
 def _bare_timer(cached: CachedPrefix, block: Sequence[int]) -> Timer:
     return lambda: cached.timed(block)
-
-
-def _turned(names: list[str], number: int) -> Iterator[str]:
-    """The names from the next one on in every round, every second time backwards."""
-    start = (number + number % 2) % len(names)
-    order = [*names[start:], *names[:start]]
-    return iter(order[::-1] if number % 2 else order)
