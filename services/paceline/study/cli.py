@@ -24,6 +24,7 @@ from paceline.study.drafters_cli import add_drafters, run_drafters
 from paceline.study.pass_cli import add_pass, run_pass
 from paceline.study.peers_cli import add_peers, run_peers
 from paceline.study.report import Report
+from paceline.study.threads_cli import add_threads, run_threads
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -57,11 +58,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "pass", help="a pass by tokens, sessions and format, beside a bare transformers forward"
     )
     peers = studies.add_parser("peers", help="our decoding beside that of transformers and llama.cpp")
-    for each in (law, passes, peers):
+    threads = studies.add_parser("threads", help="compute threads of target and drafter on one machine")
+    for each in (law, passes, peers, threads):
         each.add_argument("--out", type=Path, help="folder for the report (default: none is written)")
         each.add_argument("--json", action="store_true", help="one JSON object on the last line of stdout")
     add_pass(passes)
     add_peers(peers)
+    add_threads(threads)
     add_selection(selection)
     add_nucleus(nucleus)
     add_overlap(overlap)
@@ -123,6 +126,7 @@ def _law(args: argparse.Namespace, progress: Callable[[str], None]) -> Report:
 _STUDIES: dict[str, Callable[[argparse.Namespace, Callable[[str], None]], Report]] = {
     "pass": run_pass,
     "peers": run_peers,
+    "threads": run_threads,
     "equality": _equality,
     "speed": _speed,
     "overhead": _overhead,

@@ -18,13 +18,15 @@ class Decoded:
     tokens: tuple[int, ...]
     seconds: float
     timed: int  # tokens that came in these seconds
+    rounds: int = 0  # passes in which they came, where the system tells
 
     @staticmethod
     def of(tokens: Sequence[int], arrivals: Arrivals) -> Decoded:
-        """From the arrivals of its tokens."""
+        """From the arrivals of its tokens, one a round."""
         if not arrivals:
             return Decoded(tuple(tokens), 0.0, 0)
-        return Decoded(tuple(tokens), arrivals[-1][0] - arrivals[0][0], sum(count for _, count in arrivals[1:]))
+        seconds, timed = arrivals[-1][0] - arrivals[0][0], sum(count for _, count in arrivals[1:])
+        return Decoded(tuple(tokens), seconds, timed, len(arrivals) - 1)
 
     @property
     def per_token_s(self) -> float:

@@ -112,6 +112,19 @@ def over_alone(together_s: Sequence[float], alone_s: Sequence[float]) -> dict[st
 
 
 @asynccontextmanager
+async def own_stack(settings: OwnSettings, dtype: str) -> AsyncIterator[Own]:
+    """A stack in one format. Raises ValidationError for a format that settings do not know, RuntimeError with a reason."""
+    config = StackConfig(
+        TargetConfig(model=settings.model, dtype=dtype, max_sessions=max(32, settings.at_once)),
+        settings.drafter(dtype),
+        target_threads=settings.threads,
+        drafter_threads=settings.drafter_threads,
+    )
+    async with running(config) as services, AsyncClient(services.address) as client:
+        yield Own(dtype, client, settings)
+
+
+@asynccontextmanager
 async def own_stacks(
     settings: OwnSettings, dtypes: Sequence[str], progress: Callable[[str], None]
 ) -> AsyncIterator[tuple[list[Own], list[str]]]:
@@ -125,20 +138,11 @@ async def own_stacks(
         for dtype in dtypes:
             progress(f"starting gateway, target and drafter, {dtype}")
             try:
-                config = StackConfig(
-                    TargetConfig(model=settings.model, dtype=dtype, max_sessions=max(32, settings.at_once)),
-                    settings.drafter(dtype),
-                    target_threads=settings.threads,
-                    drafter_threads=settings.drafter_threads,
-                )
-                services = await stack.enter_async_context(running(config))
+                found.append(await stack.enter_async_context(own_stack(settings, dtype)))
             except (ValidationError, RuntimeError) as error:
                 if not found:
                     raise
                 skipped.append(f"{dtype} is skipped: {_reason(error)}")
-                continue
-            client = await stack.enter_async_context(AsyncClient(services.address))
-            found.append(Own(dtype, client, settings))
         yield found, skipped
 
 

@@ -27,7 +27,7 @@ from paceline.study.peers_llama import llama_peer
 from paceline.study.peers_own import DRAFTED, PLAIN, OwnSettings, own_stacks
 from paceline.study.peers_report import BASES, Outcome, judged, ratios, rows
 from paceline.study.peers_transformers import transformers_systems
-from paceline.study.report import Report
+from paceline.study.report import Report, finite
 from paceline.study.truncated import truncated_model
 
 JUDGE_KV_TOKENS = 20480
@@ -124,7 +124,7 @@ async def study_peers(settings: PeerSettings, out: Path | None, progress: Callab
             "drafter_threads": settings.drafter_threads,
             "device": device,
         },
-        table,
+        [finite(row) for row in table],
         notes=[
             f"threads of every system: {settings.threads}; our drafter has {settings.drafter_threads} of its own",
             "greedy, one request at a time, the same prompt tokens; times are from a reply's first token to its last",
