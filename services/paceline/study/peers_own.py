@@ -113,7 +113,10 @@ def over_alone(together_s: Sequence[float], alone_s: Sequence[float]) -> dict[st
 
 @asynccontextmanager
 async def own_stack(settings: OwnSettings, dtype: str) -> AsyncIterator[Own]:
-    """A stack in one format. Raises ValidationError for a format that settings do not know, RuntimeError with a reason."""
+    """A stack in one format.
+
+    Raises ValidationError for a format that the settings do not know, RuntimeError with the reason if it does not start.
+    """
     config = StackConfig(
         TargetConfig(model=settings.model, dtype=dtype, max_sessions=max(32, settings.at_once)),
         settings.drafter(dtype),
