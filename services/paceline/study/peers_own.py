@@ -115,7 +115,7 @@ def over_alone(together_s: Sequence[float], alone_s: Sequence[float]) -> dict[st
 async def own_stack(settings: OwnSettings, dtype: str) -> AsyncIterator[Own]:
     """A stack in one format.
 
-    Raises ValidationError for a format that the settings do not know, RuntimeError with the reason if it does not start.
+    Raises ValidationError for a format that settings do not know, RuntimeError with the reason if it does not start.
     """
     config = StackConfig(
         TargetConfig(model=settings.model, dtype=dtype, max_sessions=max(32, settings.at_once)),
