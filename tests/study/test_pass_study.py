@@ -79,7 +79,7 @@ def test_every_session_runs_the_same_block_below_the_same_context(model: Path) -
             torch.testing.assert_close(rows.logits(session, node), bare[session, node], rtol=1e-4, atol=1e-4)
 
 
-def test_shares_of_a_pass_sum_to_one_and_find_its_parts(model: Path) -> None:
+def test_shares_of_a_pass_sum_to_one_and_find_its_parts(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
     runner = load_runner(ModelSpec(str(model), dtype="float32"), 512, measure_s=0)
     parents = np.arange(-1, 15, dtype=np.int32)
     plan = PassPlan((Segment(runner.kv.open(), np.zeros(16, np.int32), parents, tuple(range(16))),))
@@ -88,6 +88,7 @@ def test_shares_of_a_pass_sum_to_one_and_find_its_parts(model: Path) -> None:
     assert sum(parts) == pytest.approx(1)
     assert all(part > 0 for part in parts[:4])
     assert shares["overhead"] == pytest.approx(1 - shares["linears"] - shares["attention"])
+    assert "profiler" not in capfd.readouterr().err
 
 
 def test_bars_count_the_upper_end_of_the_interval() -> None:

@@ -10,6 +10,11 @@ def resident_mib(pid: int) -> int:
     return _field(Path(f"/proc/{pid}/smaps_rollup"), "Pss:")
 
 
+def own_mib() -> int:
+    """Resident MiB of this process, shared pages in full; 0 where the system does not tell."""
+    return _field(Path("/proc/self/status"), "VmRSS:")
+
+
 def peak_mib() -> int:
     """Most resident MiB of this process so far; 0 where the system does not tell.
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 
-from paceline.study.memory import peak_mib, resident_mib
+from paceline.study.memory import own_mib, peak_mib
 from paceline.study.passes import PackedSessions, PassSettings
 
 MIB = 1 << 20
@@ -41,10 +40,10 @@ def _measured(settings: PassSettings, dtype: str) -> Memory:
 
     torch.set_num_threads(settings.threads)
     spec = ModelSpec(str(settings.model), dtype=dtype, device=settings.device)
-    before = resident_mib(os.getpid())
+    before = own_mib()
     runner = load_runner(spec, settings.kv_tokens, measure_s=0)
     on_gpu = runner.info.device.startswith("cuda")
-    held = torch.cuda.memory_allocated() / MIB if on_gpu else resident_mib(os.getpid()) - before
+    held = torch.cuda.memory_allocated() / MIB if on_gpu else own_mib() - before
     kv = runner.kv_bytes / MIB
     sessions = PackedSessions(runner, settings)
     runner.execute(sessions.plan((max(settings.sessions), max(settings.tokens))))

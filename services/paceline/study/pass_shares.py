@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import statistics
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -97,10 +100,24 @@ def _draw(runner: ModelRunner, plan: PassPlan, rows: PassRows, params: SamplingP
 def _profiled(runner: ModelRunner, plan: PassPlan) -> _Seconds:
     on_gpu = runner.info.device.startswith("cuda")
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
-    with profile(activities=activities) as found:
+    with _silent(), profile(activities=activities) as found:
         runner.execute(plan)
     events: list[Any] = list(found.events())
     return _of_kernels(events) if on_gpu else _of_operators(events)
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Drops what is written to standard error: the profiler's library writes lines of its own there, past Python."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _of_operators(events: Iterable[Any]) -> _Seconds:

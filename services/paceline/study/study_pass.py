@@ -149,7 +149,7 @@ def judged(dtypes: Sequence[str], times: Times, shares: Sequence[Mapping[str, An
         for tokens in (1, 8, 16):
             if (1, tokens) in own:
                 base = times[f"bare {bare_format(dtype)}"][1, tokens]
-                bar(f"{dtype}, {tokens} tokens, over a bare forward", own[1, tokens], base, BARS["bare"])
+                bar(f"{dtype}, {_tokens(tokens)}, over a bare forward", own[1, tokens], base, BARS["bare"])
         if dtype in LOW_BIT and "float32" in times and (1, 1) in own:
             bar(f"{dtype}, 1 token, over our float32 pass", own[1, 1], times["float32"][1, 1], BARS["float32"])
         if dtype in LOW_BIT and {(1, 1), (1, 8)} <= own.keys():
@@ -157,11 +157,13 @@ def judged(dtypes: Sequence[str], times: Times, shares: Sequence[Mapping[str, An
         for each in shares:
             if each["dtype"] == dtype and each["sessions"] == 1 and each["tokens"] in (1, 8):
                 met = each["overhead"] <= BARS["overhead"]
-                text = (
-                    f"bar: {dtype}, {each['tokens']} tokens, outside linears and attention {each['overhead']:.2f} of a"
-                )
+                text = f"bar: {dtype}, {_tokens(each['tokens'])}, outside linears and attention {each['overhead']:.2f} of a"
                 found.append((f"{text} pass, at most {BARS['overhead']:g}: {'met' if met else 'missed'}", met))
     return found
+
+
+def _tokens(count: int) -> str:
+    return f"{count} token{'s' * (count > 1)}"
 
 
 def _inverse(ratio: Ratio) -> tuple[float, float, float]:
@@ -170,7 +172,9 @@ def _inverse(ratio: Ratio) -> tuple[float, float, float]:
 
 def _shares_note(each: Mapping[str, Any]) -> str:
     parts = ", ".join(f"{part} {each[part]:.0%}" for part in ("linears", "attention", "operators", "sampling", "rest"))
-    return f"{each['dtype']}, {each['tokens']} tokens: {parts} (operators: all others; rest: no operator runs, Python)"
+    return (
+        f"{each['dtype']}, {_tokens(each['tokens'])}: {parts} (operators: all others; rest: no operator runs, Python)"
+    )
 
 
 def _memory_note(each: Mapping[str, Any]) -> str:
