@@ -198,15 +198,15 @@ def test_weights_that_overflow_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_wrong_mask_is_seen_at_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, dtype: str) -> None:
     """The check at load can fail: here one node sees its sibling as if it were an ancestor."""
-    right = attention._mask
+    right = attention._sees
 
-    def wrong(segment: Segment, *others: object) -> torch.Tensor | None:
+    def wrong(segment: Segment) -> np.ndarray:
         parents = np.where(segment.parents == 0, segment.parents + np.arange(len(segment.parents)) - 1, segment.parents)
-        return right(replace(segment, parents=parents.astype(np.int32)), *others)  # type: ignore[arg-type]
+        return right(replace(segment, parents=parents.astype(np.int32)))
 
     folder = tiny_model(tmp_path, kind)
     load(folder, dtype=dtype)
-    monkeypatch.setattr(attention, "_mask", wrong)
+    monkeypatch.setattr(attention, "_sees", wrong)
     with pytest.raises(ModelUnsupported, match="differs from the model's own forward"):
         load(folder, dtype=dtype)
 

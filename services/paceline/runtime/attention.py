@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as functional
+from numpy.typing import NDArray
 from transformers import AttentionInterface
 
 from paceline.errors import ModelUnsupported
 from paceline.runtime.kv import KVCache, TensorStorage
 from paceline.runtime.plan import PassPlan, Segment
+from paceline.speculation.tree import IntArray
 
 NAME = "paceline_packed"
 # Keywords by which models of transformers change what attention computes: capped scores, sinks, biases, sparse keys.
@@ -30,10 +32,9 @@ class SegmentLayout:
 
     first: int  # its nodes are [first, last) of the pass
     last: int
-    start: int | None  # first slot if its positions are one interval of slots
-    slots: torch.Tensor  # [S] int64, used where they are not
-    visible: int  # S
-    mask: torch.Tensor | None  # [G * n, S] 0 or -inf; None if a node sees every position
+    views: tuple[torch.Tensor, ...] | None  # keys and values by turns, [kv heads, 1, S, head dim]: two a layer
+    slots: torch.Tensor | None  # [S] int64, if its positions are not one interval of slots and there are no views
+    mask: torch.Tensor | None  # [n * G, S] 0 or -inf; None if a node sees every position
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,56 +45,119 @@ class PassLayout:
     write_slots: torch.Tensor  # [T without padding] int64
     segments: tuple[SegmentLayout, ...]
     tokens: int  # T without padding
+    groups: int  # G
     context_length: int  # most tokens of a sequence
+
+    def write(self, layer: int, made: torch.Tensor) -> None:
+        """Puts the pass's keys and values into their slots.
+
+        Args:
+            layer: number of the layer.
+            made: [2 * kv heads, T without padding, head dim], keys before values.
+        """
+        self.storage.layers[layer].index_copy_(1, self.write_slots, made)
+
+    def mix(self, layer: int, query: torch.Tensor, scaling: float | None) -> torch.Tensor:
+        """Attends, segment by segment, over what has been written.
+
+        The G query heads of a KV head are folded into the query axis: no key or value is repeated.
+
+        Args:
+            layer: number of the layer.
+            query: [kv heads, T without padding, G, head dim].
+            scaling: factor of the scores; None is 1 / sqrt(head dim).
+
+        Returns:
+            [T without padding, heads * head dim].
+        """
+        kv_heads, tokens, groups, head_dim = query.shape
+        folded = query.reshape(kv_heads, 1, tokens * groups, head_dim)
+        parts = []
+        for segment in self.segments:
+            if segment.views is not None:
+                keys, values = segment.views[2 * layer], segment.views[2 * layer + 1]
+            else:
+                own = self.storage.layers[layer].index_select(1, segment.slots).unsqueeze(1)  # type: ignore[arg-type]
+                keys, values = own[:kv_heads], own[kv_heads:]
+            rows = folded[:, :, segment.first * groups : segment.last * groups]
+            parts.append(
+                functional.scaled_dot_product_attention(rows, keys, values, attn_mask=segment.mask, scale=scaling)
+            )
+        mixed = parts[0] if len(parts) == 1 else torch.cat(parts, 2)
+        return mixed.reshape(kv_heads, tokens, groups * head_dim).transpose(0, 1).reshape(tokens, -1)
 
 
 def lay_out(plan: PassPlan, kv: KVCache, storage: TensorStorage, groups: int, context_length: int) -> PassLayout:
     """Begins every segment's scratch and works out slots and masks. Raises OutOfPages."""
-    device, dtype = storage.keys[0].device, storage.keys[0].dtype
+    device, dtype = storage.whole.device, storage.whole.dtype
     written = [kv.begin(segment.sequence, len(segment), segment.base) for segment in plan.segments]
+    runs = [kv.run(segment.sequence) for segment in plan.segments]
+    masks = _masks(plan, [run.count for run in runs], groups, dtype, device)
+    every = storage.whole.flatten(0, 1).unsqueeze(2)  # [2 * layers, kv heads, 1, slots, head dim]
     layouts, first = [], 0
-    for segment in plan.segments:
-        run = kv.run(segment.sequence)
-        mask = _mask(segment, run.count, groups, dtype, device)
-        slots = torch.from_numpy(run.slots).to(device)
-        layouts.append(SegmentLayout(first, first + len(segment), run.start, slots, run.count, mask))
+    for segment, run, mask in zip(plan.segments, runs, masks, strict=True):
+        views, slots = None, None
+        if run.start is None:
+            slots = torch.from_numpy(run.slots).to(device)
+        else:
+            views = every.narrow(3, run.start, run.count).unbind(0)
+        layouts.append(SegmentLayout(first, first + len(segment), views, slots, mask))
         first += len(segment)
     return PassLayout(
-        storage, torch.from_numpy(np.concatenate(written)).to(device), tuple(layouts), first, context_length
+        storage, torch.from_numpy(np.concatenate(written)).to(device), tuple(layouts), first, groups, context_length
     )
 
 
-def depths(segment: Segment) -> np.ndarray:
-    """[n] int64: steps from the last committed token to each new node, 0 for its children."""
+def depths(segment: Segment) -> NDArray[np.int64]:
+    """[n]: steps from the last committed token to each new node, 0 for its children."""
     if _is_chain(segment.parents):
         return np.arange(segment.base, len(segment.parents), dtype=np.int64)
-    found = np.zeros(len(segment.parents), dtype=np.int64)
-    for node, parent in enumerate(segment.parents.tolist()):
-        if parent >= 0:
-            found[node] = found[parent] + 1
-    return found[segment.base :]
+    found: list[int] = []
+    for parent in segment.parents.tolist():
+        found.append(found[parent] + 1 if parent >= 0 else 0)
+    return np.array(found[segment.base :], dtype=np.int64)
 
 
-def _is_chain(parents: np.ndarray) -> bool:
-    return np.array_equal(parents, np.arange(-1, len(parents) - 1))
+def _is_chain(parents: IntArray) -> bool:
+    return len(parents) == 1 or bool((parents[1:] == np.arange(len(parents) - 1)).all())
 
 
-def _mask(segment: Segment, visible: int, groups: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor | None:
-    """A node sees the committed tokens, its ancestors and itself."""
+def _sees(segment: Segment) -> NDArray[np.bool_]:
+    """[n, b + n]: a new node sees its ancestors and itself."""
     nodes = len(segment.parents)
-    if nodes == 1:
-        return None
-    parents = segment.parents
-    if _is_chain(parents):
-        sees = np.tri(nodes, dtype=bool)
-    else:
-        sees = np.eye(nodes, dtype=bool)
-        for node, parent in enumerate(parents.tolist()):
-            if parent >= 0:
-                sees[node] |= sees[parent]
-    mask = torch.zeros((len(segment), visible), dtype=dtype)
-    mask[:, visible - nodes :].masked_fill_(torch.from_numpy(~sees[segment.base :]), -torch.inf)
-    return mask.repeat(groups, 1).to(device)
+    if _is_chain(segment.parents):
+        return np.tri(len(segment), nodes, segment.base, dtype=np.bool_)
+    width = (nodes + 7) // 8
+    sets: list[int] = []  # of bits, the quickest sets there are
+    for node, parent in enumerate(segment.parents.tolist()):
+        sets.append((sets[parent] if parent >= 0 else 0) | 1 << node)
+    packed = b"".join(each.to_bytes(width, "little") for each in sets[segment.base :])
+    rows = np.frombuffer(packed, np.uint8).reshape(len(segment), width)
+    return np.unpackbits(rows, axis=1, count=nodes, bitorder="little").view(np.bool_)
+
+
+def _masks(
+    plan: PassPlan, visible: list[int], groups: int, dtype: torch.dtype, device: torch.device
+) -> list[torch.Tensor | None]:
+    """[n * G, S] 0 or -inf for each segment, all parts of one buffer; None for a node alone, which sees everything.
+
+    A node sees the committed tokens, its ancestors and itself.
+    """
+    masked = [len(segment.parents) > 1 for segment in plan.segments]
+    shapes = [(len(segment) * groups, count) for segment, count in zip(plan.segments, visible, strict=True)]
+    sizes = [rows * count if has else 0 for (rows, count), has in zip(shapes, masked, strict=True)]
+    if not any(sizes):
+        return [None] * len(shapes)
+    host = np.zeros(sum(sizes), dtype=np.float32)
+    end = 0
+    for segment, (_, count), size in zip(plan.segments, shapes, sizes, strict=True):
+        if size:
+            hidden = np.where(_sees(segment), np.float32(0), np.float32(-np.inf))
+            own = host[end : end + size].reshape(-1, groups, count)
+            own[:, :, count - hidden.shape[1] :] = hidden[:, None]
+            end += size
+    parts = torch.from_numpy(host).to(device, dtype).split(sizes)
+    return [part.view(shape) if has else None for part, shape, has in zip(parts, shapes, masked, strict=True)]
 
 
 def attend(
@@ -107,9 +171,7 @@ def attend(
     paceline_layout: PassLayout,
     **features: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Writes the pass's keys and values and attends, segment by segment.
-
-    The G query heads of a KV head are folded into the query axis: no key or value is repeated.
+    """Writes the pass's keys and values and attends, for models of transformers.
 
     Args:
         module: the model's attention layer; its `layer_idx` picks the storage.
@@ -127,29 +189,12 @@ def attend(
     Raises ModelUnsupported for features that would change the result, such as soft-capped scores.
     """
     _refuse(module, attention_mask, paceline_layout.context_length, features)
-    layer = int(module.layer_idx)  # type: ignore[arg-type]
-    keys, values = paceline_layout.storage.keys[layer], paceline_layout.storage.values[layer]
-    tokens = paceline_layout.tokens
-    keys.index_copy_(1, paceline_layout.write_slots, key[0, :, :tokens])
-    values.index_copy_(1, paceline_layout.write_slots, value[0, :, :tokens])
-    _, heads, padded, head_dim = query.shape
-    kv_heads = key.shape[1]
-    output = (
-        query.new_zeros((1, padded, heads, head_dim)) if padded > tokens else torch.empty_like(query).transpose(1, 2)
-    )
-    for segment in paceline_layout.segments:
-        if segment.start is not None:
-            end = segment.start + segment.visible
-            own_keys, own_values = keys[:, segment.start : end], values[:, segment.start : end]
-        else:
-            own_keys, own_values = keys.index_select(1, segment.slots), values.index_select(1, segment.slots)
-        count = segment.last - segment.first
-        folded = query[0, :, segment.first : segment.last].reshape(1, kv_heads, -1, head_dim)
-        mixed = functional.scaled_dot_product_attention(
-            folded, own_keys.unsqueeze(0), own_values.unsqueeze(0), attn_mask=segment.mask, scale=scaling
-        )
-        output[0, segment.first : segment.last] = mixed.view(heads, count, head_dim).transpose(0, 1)
-    return output, None
+    layer, tokens = int(module.layer_idx), paceline_layout.tokens  # type: ignore[arg-type]
+    paceline_layout.write(layer, torch.cat((key[0, :, :tokens], value[0, :, :tokens])))
+    heads, padded, head_dim = query.shape[1:]
+    grouped = query[0, :, :tokens].unflatten(0, (-1, paceline_layout.groups)).transpose(1, 2)
+    mixed = functional.pad(paceline_layout.mix(layer, grouped, scaling), (0, 0, 0, padded - tokens))
+    return mixed.view(1, padded, heads, head_dim), None
 
 
 def _refuse(

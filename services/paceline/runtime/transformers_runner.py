@@ -33,7 +33,7 @@ class TransformersRunner:
     def __init__(self, model: Any, info: ModelInfo, kv: KVCache, storage: TensorStorage, groups: int) -> None:
         """`groups`: query heads per KV head."""
         self._model, self._storage, self._groups = model, storage, groups
-        self._device = storage.keys[0].device
+        self._device = storage.whole.device
         self.info = info
         self.kv = kv
         self.costs = PassCosts.unmeasured()
