@@ -18,7 +18,7 @@ from transformers import AttentionInterface
 
 from paceline.errors import ModelUnsupported
 from paceline.runtime.kv import KVCache, TensorStorage
-from paceline.runtime.plan import PassPlan, Segment
+from paceline.runtime.plan import PassPlan
 from paceline.speculation.tree import IntArray
 
 NAME = "paceline_packed"
@@ -30,10 +30,9 @@ CHANGING = ("softcap", "s_aux", "sinks", "position_bias", "indices", "block_indi
 class SegmentLayout:
     """One segment of a pass, worked out once for all layers."""
 
-    first: int  # its nodes are [first, last) of the pass
-    last: int
-    views: tuple[torch.Tensor, ...] | None  # keys and values by turns, [kv heads, 1, S, head dim]: two a layer
-    slots: torch.Tensor | None  # [S] int64, if its positions are not one interval of slots and there are no views
+    start: int  # first slot, if its positions are one interval of slots
+    visible: int  # S
+    slots: torch.Tensor | None  # [S] int64, if they are not
     mask: torch.Tensor | None  # [n * G, S] 0 or -inf; None if a node sees every position
 
 
@@ -42,11 +41,17 @@ class PassLayout:
     """A pass, worked out once for all layers."""
 
     storage: TensorStorage
+    positions: NDArray[np.int64]  # [T without padding]
     write_slots: torch.Tensor  # [T without padding] int64
     segments: tuple[SegmentLayout, ...]
-    tokens: int  # T without padding
+    rows: list[int]  # n * G of each segment
     groups: int  # G
     context_length: int  # most tokens of a sequence
+
+    @property
+    def tokens(self) -> int:
+        """T without padding."""
+        return len(self.positions)
 
     def write(self, layer: int, made: torch.Tensor) -> None:
         """Puts the pass's keys and values into their slots.
@@ -72,14 +77,14 @@ class PassLayout:
         """
         kv_heads, tokens, groups, head_dim = query.shape
         folded = query.reshape(kv_heads, 1, tokens * groups, head_dim)
+        every_key, every_value = self.storage.heads[layer]
         parts = []
-        for segment in self.segments:
-            if segment.views is not None:
-                keys, values = segment.views[2 * layer], segment.views[2 * layer + 1]
+        for segment, rows in zip(self.segments, folded.split(self.rows, 2), strict=True):
+            if segment.slots is None:
+                keys = every_key.narrow(2, segment.start, segment.visible)
+                values = every_value.narrow(2, segment.start, segment.visible)
             else:
-                own = self.storage.layers[layer].index_select(1, segment.slots).unsqueeze(1)  # type: ignore[arg-type]
-                keys, values = own[:kv_heads], own[kv_heads:]
-            rows = folded[:, :, segment.first * groups : segment.last * groups]
+                keys, values = every_key.index_select(2, segment.slots), every_value.index_select(2, segment.slots)
             parts.append(
                 functional.scaled_dot_product_attention(rows, keys, values, attn_mask=segment.mask, scale=scaling)
             )
@@ -88,76 +93,61 @@ class PassLayout:
 
 
 def lay_out(plan: PassPlan, kv: KVCache, storage: TensorStorage, groups: int, context_length: int) -> PassLayout:
-    """Begins every segment's scratch and works out slots and masks. Raises OutOfPages."""
+    """Begins every segment's scratch and works out positions, slots and masks. Raises OutOfPages."""
     device, dtype = storage.whole.device, storage.whole.dtype
     written = [kv.begin(segment.sequence, len(segment), segment.base) for segment in plan.segments]
     runs = [kv.run(segment.sequence) for segment in plan.segments]
-    masks = _masks(plan, [run.count for run in runs], groups, dtype, device)
-    every = storage.whole.flatten(0, 1).unsqueeze(2)  # [2 * layers, kv heads, 1, slots, head dim]
-    layouts, first = [], 0
-    for segment, run, mask in zip(plan.segments, runs, masks, strict=True):
-        views, slots = None, None
-        if run.start is None:
-            slots = torch.from_numpy(run.slots).to(device)
-        else:
-            views = every.narrow(3, run.start, run.count).unbind(0)
-        layouts.append(SegmentLayout(first, first + len(segment), views, slots, mask))
-        first += len(segment)
+    seen = [_seen(segment.parents)[segment.base :] for segment in plan.segments]
+    masks = _masks(plan, seen, [run.count for run in runs], groups, dtype, device)
+    layouts, positions = [], []
+    for segment, run, mask, sets in zip(plan.segments, runs, masks, seen, strict=True):
+        slots = torch.from_numpy(run.slots).to(device) if run.start is None else None
+        layouts.append(SegmentLayout(run.start or 0, run.count, slots, mask))
+        before = kv.length(segment.sequence) - 1
+        positions += [before + each.bit_count() for each in sets]
     return PassLayout(
-        storage, torch.from_numpy(np.concatenate(written)).to(device), tuple(layouts), first, groups, context_length
+        storage,
+        np.array(positions, dtype=np.int64),
+        torch.from_numpy(np.concatenate(written)).to(device),
+        tuple(layouts),
+        [len(segment) * groups for segment in plan.segments],
+        groups,
+        context_length,
     )
 
 
-def depths(segment: Segment) -> NDArray[np.int64]:
-    """[n]: steps from the last committed token to each new node, 0 for its children."""
-    if _is_chain(segment.parents):
-        return np.arange(segment.base, len(segment.parents), dtype=np.int64)
-    found: list[int] = []
-    for parent in segment.parents.tolist():
-        found.append(found[parent] + 1 if parent >= 0 else 0)
-    return np.array(found[segment.base :], dtype=np.int64)
-
-
-def _is_chain(parents: IntArray) -> bool:
-    return len(parents) == 1 or bool((parents[1:] == np.arange(len(parents) - 1)).all())
-
-
-def _sees(segment: Segment) -> NDArray[np.bool_]:
-    """[n, b + n]: a new node sees its ancestors and itself."""
-    nodes = len(segment.parents)
-    if _is_chain(segment.parents):
-        return np.tri(len(segment), nodes, segment.base, dtype=np.bool_)
-    width = (nodes + 7) // 8
-    sets: list[int] = []  # of bits, the quickest sets there are
-    for node, parent in enumerate(segment.parents.tolist()):
+def _seen(parents: IntArray) -> list[int]:
+    """The nodes that each node sees below the committed tokens, its ancestors and itself, as a set of bits."""
+    sets: list[int] = []
+    for node, parent in enumerate(parents.tolist()):
         sets.append((sets[parent] if parent >= 0 else 0) | 1 << node)
-    packed = b"".join(each.to_bytes(width, "little") for each in sets[segment.base :])
-    rows = np.frombuffer(packed, np.uint8).reshape(len(segment), width)
-    return np.unpackbits(rows, axis=1, count=nodes, bitorder="little").view(np.bool_)
+    return sets
 
 
 def _masks(
-    plan: PassPlan, visible: list[int], groups: int, dtype: torch.dtype, device: torch.device
+    plan: PassPlan, seen: list[list[int]], visible: list[int], groups: int, dtype: torch.dtype, device: torch.device
 ) -> list[torch.Tensor | None]:
-    """[n * G, S] 0 or -inf for each segment, all parts of one buffer; None for a node alone, which sees everything.
-
-    A node sees the committed tokens, its ancestors and itself.
-    """
-    masked = [len(segment.parents) > 1 for segment in plan.segments]
-    shapes = [(len(segment) * groups, count) for segment, count in zip(plan.segments, visible, strict=True)]
-    sizes = [rows * count if has else 0 for (rows, count), has in zip(shapes, masked, strict=True)]
-    if not any(sizes):
-        return [None] * len(shapes)
+    """[n * G, S] 0 or -inf for each segment, all parts of one buffer; None for a node alone, which sees everything."""
+    nodes = [len(segment.parents) for segment in plan.segments]
+    most = max(nodes)
+    if most == 1:
+        return [None] * len(nodes)
+    width = (most + 7) // 8
+    packed = b"".join(each.to_bytes(width, "little") for sets in seen for each in sets)
+    bits = np.unpackbits(np.frombuffer(packed, np.uint8).reshape(-1, width), axis=1, count=most, bitorder="little")
+    added = np.where(bits, np.float32(0), np.float32(-np.inf))[:, None]  # [T, 1, most]
+    sizes = [
+        len(sets) * groups * count if own > 1 else 0 for sets, count, own in zip(seen, visible, nodes, strict=True)
+    ]
     host = np.zeros(sum(sizes), dtype=np.float32)
-    end = 0
-    for segment, (_, count), size in zip(plan.segments, shapes, sizes, strict=True):
+    first, end = 0, 0
+    for sets, count, own, size in zip(seen, visible, nodes, sizes, strict=True):
+        last = first + len(sets)
         if size:
-            hidden = np.where(_sees(segment), np.float32(0), np.float32(-np.inf))
-            own = host[end : end + size].reshape(-1, groups, count)
-            own[:, :, count - hidden.shape[1] :] = hidden[:, None]
-            end += size
+            host[end : end + size].reshape(-1, groups, count)[:, :, count - own :] = added[first:last, :, :own]
+        first, end = last, end + size
     parts = torch.from_numpy(host).to(device, dtype).split(sizes)
-    return [part.view(shape) if has else None for part, shape, has in zip(parts, shapes, masked, strict=True)]
+    return [part.view(-1, count) if len(part) else None for part, count in zip(parts, visible, strict=True)]
 
 
 def attend(

@@ -262,10 +262,11 @@ class KVCache:
 
 @dataclass(frozen=True, slots=True)
 class TensorStorage:
-    """Keys and values of every layer in one tensor, so that a run of slots is one view of all layers."""
+    """Keys and values of every layer in one tensor, so that a run of slots is a view."""
 
     whole: torch.Tensor = field(repr=False)  # [layers, 2, kv heads, slots, head dim], keys before values
     layers: tuple[torch.Tensor, ...] = field(repr=False)  # [2 * kv heads, slots, head dim] each, views of it
+    heads: tuple[tuple[torch.Tensor, torch.Tensor], ...] = field(repr=False)  # two [kv heads, 1, slots, head dim] each
 
     @classmethod
     def allocate(
@@ -273,7 +274,8 @@ class TensorStorage:
     ) -> TensorStorage:
         """Storage for `slots` tokens. Memory: 2 * layers * kv_heads * head_dim * slots * bytes of `dtype`."""
         whole = torch.zeros((layers, 2, kv_heads, slots, head_dim), dtype=dtype, device=device)
-        return cls(whole, whole.flatten(1, 2).unbind(0))
+        heads = [(keys.unsqueeze(1), values.unsqueeze(1)) for keys, values in whole.unbind(0)]
+        return cls(whole, whole.flatten(1, 2).unbind(0), tuple(heads))
 
     def move(self, sources: NDArray[np.int64], targets: NDArray[np.int64]) -> None:
         """Copies slots in every layer; `index_select` reads all sources before any target is written.

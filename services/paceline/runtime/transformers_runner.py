@@ -61,23 +61,22 @@ class TransformersRunner:
     def _run(
         self, plan: PassPlan, layout: attention.PassLayout
     ) -> tuple[torch.Tensor, dict[tuple[int, int], int], int]:
-        padded = self.costs.padded(plan.tokens)
-        ids = np.zeros(padded, dtype=np.int64)
-        positions = np.zeros(padded, dtype=np.int64)
+        tokens = layout.tokens
+        padded = self.costs.padded(tokens)
+        host = np.zeros((2, padded), dtype=np.int64)  # ids and positions
+        np.concatenate([segment.tokens for segment in plan.segments], out=host[0, :tokens], casting="safe")
+        np.minimum(layout.positions, self.info.context_length - 1, out=host[1, :tokens])
         wanted: list[int] = []
         index: dict[tuple[int, int], int] = {}
-        for number, (segment, where) in enumerate(zip(plan.segments, layout.segments, strict=True)):
-            ids[where.first : where.last] = segment.tokens
-            positions[where.first : where.last] = self.kv.length(segment.sequence) + attention.depths(segment)
+        first = 0
+        for number, segment in enumerate(plan.segments):
             for node in segment.rows:
                 index[number, node] = len(wanted)
-                wanted.append(where.first + node - segment.base)
-        np.minimum(positions, self.info.context_length - 1, out=positions)
+                wanted.append(first + node - segment.base)
+            first += len(segment)
+        ids, positions = torch.from_numpy(host).to(self._device)
         rows = self._forward.logits(
-            torch.from_numpy(ids).to(self._device),
-            torch.from_numpy(positions).to(self._device),
-            torch.tensor(wanted, dtype=torch.int64, device=self._device),
-            layout,
+            ids, positions, torch.tensor(wanted, dtype=torch.int64, device=self._device), layout
         )
         return rows.float(), index, padded
 
