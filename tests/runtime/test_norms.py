@@ -8,7 +8,7 @@ import torch.nn.functional as functional
 from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from paceline.runtime.norms import RootMeanSquare, lean_norm
+from paceline.runtime.norms import KernelNorm, LengthNorm, lean_norm
 
 
 def module(dtype: torch.dtype = torch.float32, eps: float = 1e-5) -> LlamaRMSNorm:
@@ -22,10 +22,11 @@ def test_it_equals_the_module(scale: float) -> None:
     """Rows small enough for eps to matter, and large ones; of two axes and of three, as heads are."""
     own = module()
     lean = lean_norm(own)
-    assert isinstance(lean, RootMeanSquare)
-    for shape in ((5, 48), (5, 3, 48)):
-        rows = torch.randn(shape) * scale
-        torch.testing.assert_close(lean(rows), own(rows), rtol=2e-6, atol=1e-12)
+    assert isinstance(lean, LengthNorm)
+    for each in (lean, KernelNorm(own.weight, 1e-5)):
+        for shape in ((5, 48), (5, 3, 48)):
+            rows = torch.randn(shape) * scale
+            torch.testing.assert_close(each(rows), own(rows), rtol=2e-6, atol=1e-12)
 
 
 def test_bfloat16_is_no_farther_from_the_truth_than_the_module() -> None:

@@ -45,13 +45,9 @@ class PassLayout:
     write_slots: torch.Tensor  # [T without padding] int64
     segments: tuple[SegmentLayout, ...]
     rows: list[int]  # n * G of each segment
+    tokens: int  # T without padding
     groups: int  # G
     context_length: int  # most tokens of a sequence
-
-    @property
-    def tokens(self) -> int:
-        """T without padding."""
-        return len(self.positions)
 
     def write(self, layer: int, made: torch.Tensor) -> None:
         """Puts the pass's keys and values into their slots.
@@ -77,9 +73,10 @@ class PassLayout:
         """
         kv_heads, tokens, groups, head_dim = query.shape
         folded = query.reshape(kv_heads, 1, tokens * groups, head_dim)
+        split = folded.split(self.rows, 2) if len(self.rows) > 1 else (folded,)
         every_key, every_value = self.storage.heads[layer]
         parts = []
-        for segment, rows in zip(self.segments, folded.split(self.rows, 2), strict=True):
+        for segment, rows in zip(self.segments, split, strict=True):
             if segment.slots is None:
                 keys = every_key.narrow(2, segment.start, segment.visible)
                 values = every_value.narrow(2, segment.start, segment.visible)
@@ -89,7 +86,7 @@ class PassLayout:
                 functional.scaled_dot_product_attention(rows, keys, values, attn_mask=segment.mask, scale=scaling)
             )
         mixed = parts[0] if len(parts) == 1 else torch.cat(parts, 2)
-        return mixed.reshape(kv_heads, tokens, groups * head_dim).transpose(0, 1).reshape(tokens, -1)
+        return mixed.reshape(kv_heads, tokens, -1).transpose(0, 1).reshape(tokens, -1)
 
 
 def lay_out(plan: PassPlan, kv: KVCache, storage: TensorStorage, groups: int, context_length: int) -> PassLayout:
@@ -111,6 +108,7 @@ def lay_out(plan: PassPlan, kv: KVCache, storage: TensorStorage, groups: int, co
         torch.from_numpy(np.concatenate(written)).to(device),
         tuple(layouts),
         [len(segment) * groups for segment in plan.segments],
+        len(positions),
         groups,
         context_length,
     )

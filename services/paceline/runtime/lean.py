@@ -10,7 +10,7 @@ Legend: T tokens of a pass, P with padding, H query heads, K KV heads, G = H / K
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,14 +48,14 @@ class LeanLayer:
     out: torch.nn.Module
     mlp_norm: Norm
     gate_up: tuple[torch.nn.Module, ...]  # one fused, or two
-    activation: torch.nn.Module
+    activation: Callable[[torch.Tensor], torch.Tensor]
     down: torch.nn.Module
 
-    def queries_keys_values(self, hidden: torch.Tensor, head_dim: int) -> torch.Tensor:
-        """[P, H + 2 * K, D] of [P, hidden], in this order, not yet turned."""
+    def queries_keys_values(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[P, (H + 2 * K) * D] of [P, hidden], in this order, not yet turned."""
         rows = self.norm(hidden)
         made = [linear(rows) for linear in self.qkv]
-        return (made[0] if len(made) == 1 else torch.cat(made, -1)).unflatten(-1, (-1, head_dim))
+        return made[0] if len(made) == 1 else torch.cat(made, -1)
 
     def mlp(self, hidden: torch.Tensor) -> torch.Tensor:
         """[R, hidden] of [R, hidden]."""
@@ -72,9 +72,8 @@ class LeanForward:
     def __init__(self, model: Any, layers: Sequence[LeanLayer], shape: KVShape) -> None:
         self._embed, self._rotary, self._head = model.model.embed_tokens, model.model.rotary_emb, model.lm_head
         self._norm = lean_norm(model.model.norm)
-        self._layers, self._shape = layers, shape
+        self._layers, self._kv_heads, self._groups = layers, shape.heads, shape.groups
         self._heads = shape.heads * shape.groups  # H
-        self._turning = self._heads + shape.heads  # queries and keys, H + K
 
     def logits(
         self, ids: torch.Tensor, positions: torch.Tensor, wanted: torch.Tensor, layout: PassLayout
@@ -82,19 +81,20 @@ class LeanForward:
         """See `Forward`. The last layer computes keys and values of every token, the rest for wanted rows only."""
         hidden = self._embed(ids)
         cos, sin = self._turns(hidden, positions)
-        last = len(self._layers) - 1
+        padding, last = len(ids) - layout.tokens, len(self._layers) - 1
         for number, layer in enumerate(self._layers):
-            made = layer.queries_keys_values(hidden, self._shape.head_dim)
-            made = self._turn(layer, made, cos, sin)[: layout.tokens]
-            layout.write(number, made[:, self._heads :].transpose(0, 1))
+            made = self._turned(layer, layer.queries_keys_values(hidden), cos, sin)
+            if padding:
+                made = made.narrow(1, 0, layout.tokens)
+            layout.write(number, made.narrow(0, self._heads, 2 * self._kv_heads))
             if number == last and not len(wanted):
                 break
-            queries = made[:, : self._heads].unflatten(1, (self._shape.heads, -1)).transpose(0, 1)
-            mixed = layout.mix(number, queries, layer.scaling)
+            queries = made.narrow(0, 0, self._heads).view(self._kv_heads, self._groups, layout.tokens, -1)
+            mixed = layout.mix(number, queries.transpose(1, 2), layer.scaling)
             if number == last:
                 mixed, hidden = mixed.index_select(0, wanted), hidden.index_select(0, wanted)
-            elif len(mixed) < len(hidden):
-                mixed = functional.pad(mixed, (0, 0, 0, len(hidden) - len(mixed)))
+            elif padding:
+                mixed = functional.pad(mixed, (0, 0, 0, padding))
             hidden.add_(layer.out(mixed))
             hidden.add_(layer.mlp(hidden))
         if not len(wanted):
@@ -107,15 +107,20 @@ class LeanForward:
         cos, sin = (each[0].unflatten(-1, (1, 2, -1)) for each in self._rotary(hidden[None], positions[None]))
         return cos, torch.cat((-sin[:, :, :1], sin[:, :, 1:]), 2)
 
-    def _turn(self, layer: LeanLayer, made: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        """[P, H + 2 * K, D] with queries and keys normed, where the model does that, and turned in place."""
+    def _turned(self, layer: LeanLayer, made: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        """[H + 2 * K, P, D] of [P, (H + 2 * K) * D]: queries and keys normed, where the model does that, and turned.
+
+        They are turned in place.
+        """
+        heads, kv_heads = self._heads, self._kv_heads
+        made = made.view(len(made), heads + 2 * kv_heads, -1)
         if layer.query_norm is not None and layer.key_norm is not None:
-            queries, keys, values = made.split((self._heads, self._shape.heads, self._shape.heads), 1)
+            queries, keys, values = made.split((heads, kv_heads, kv_heads), 1)
             made = torch.cat((layer.query_norm(queries), layer.key_norm(keys), values), 1)
-        turned = made[:, : self._turning].unflatten(-1, (2, -1))  # [P, H + K, 2, D / 2]
-        other = turned.flip(2)
-        turned.mul_(cos).addcmul_(other, sin)
-        return made
+        turning = made.view(len(made), heads + 2 * kv_heads, 2, -1).narrow(1, 0, heads + kv_heads)
+        other = turning.flip(2)
+        turning.mul_(cos).addcmul_(other, sin)
+        return made.transpose(0, 1)
 
 
 def lean_forward(model: Any, shape: KVShape, context_length: int) -> LeanForward:
@@ -154,7 +159,7 @@ def _layer(layer: torch.nn.Module, config: Any, context_length: int) -> LeanLaye
         out=attention.o_proj,
         mlp_norm=lean_norm(layer.post_attention_layernorm),  # type: ignore[arg-type]
         gate_up=_fused_or(mlp, FUSED_GATE_UP, GATE_UP),
-        activation=mlp.act_fn,
+        activation=functional.silu if type(mlp.act_fn) is torch.nn.SiLU else mlp.act_fn,
         down=mlp.down_proj,
     )
 
