@@ -196,14 +196,14 @@ def test_weights_that_overflow_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_wrong_mask_is_seen_at_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, dtype: str) -> None:
     """The check at load can fail: here one node sees its sibling as if it were an ancestor."""
-    right = attention._seen
+    right = attention.seen
 
     def wrong(parents: np.ndarray) -> list[int]:
         return right(np.where(parents == 0, np.arange(len(parents)) - 1, parents).astype(np.int32))
 
     folder = tiny_model(tmp_path, kind)
     load(folder, dtype=dtype)
-    monkeypatch.setattr(attention, "_seen", wrong)
+    monkeypatch.setattr(attention, "seen", wrong)
     with pytest.raises(ModelUnsupported, match="differs from the model's own forward"):
         load(folder, dtype=dtype)
 

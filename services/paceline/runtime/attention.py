@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from transformers import AttentionInterface
 
 from paceline.errors import ModelUnsupported
-from paceline.runtime.kv import KVCache, TensorStorage
+from paceline.runtime.kv import KVCache, SlotRun, TensorStorage
+from paceline.runtime.masks import padded_mask, seen, segment_masks
+from paceline.runtime.padded import PaddedBatch, alike
 from paceline.runtime.plan import PassPlan
-from paceline.speculation.tree import IntArray
 
 NAME = "paceline_packed"
 # Keywords by which models of transformers change what attention computes: capped scores, sinks, biases, sparse keys.
@@ -35,6 +36,12 @@ class SegmentLayout:
     slots: torch.Tensor | None  # [S] int64, if they are not
     mask: torch.Tensor | None  # [n * G, S] 0 or -inf; None if a node sees every position
 
+    @classmethod
+    def of(cls, run: SlotRun, mask: torch.Tensor | None, device: torch.device) -> SegmentLayout:
+        """From a sequence's slots."""
+        slots = torch.from_numpy(run.slots).to(device) if run.start is None else None
+        return cls(run.start or 0, run.count, slots, mask)
+
 
 @dataclass(frozen=True, slots=True)
 class PassLayout:
@@ -43,7 +50,8 @@ class PassLayout:
     storage: TensorStorage
     positions: NDArray[np.int64]  # [T without padding]
     write_slots: torch.Tensor  # [T without padding] int64
-    segments: tuple[SegmentLayout, ...]
+    batch: PaddedBatch | None  # where all segments are attended at once
+    segments: tuple[SegmentLayout, ...]  # empty with a batch
     rows: list[int]  # n * G of each segment
     tokens: int  # T without padding
     groups: int  # G
@@ -59,7 +67,7 @@ class PassLayout:
         self.storage.layers[layer].index_copy_(1, self.write_slots, made)
 
     def mix(self, layer: int, query: torch.Tensor, scaling: float | None) -> torch.Tensor:
-        """Attends, segment by segment, over what has been written.
+        """Attends, segment by segment or all at once, over what has been written.
 
         The G query heads of a KV head are folded into the query axis: no key or value is repeated.
 
@@ -71,6 +79,8 @@ class PassLayout:
         Returns:
             [T without padding, heads * head dim].
         """
+        if self.batch is not None:
+            return self.batch.mix(self.storage.layers[layer], query, scaling)
         kv_heads, tokens, groups, head_dim = query.shape
         folded = query.reshape(kv_heads, 1, tokens * groups, head_dim)
         split = folded.split(self.rows, 2) if len(self.rows) > 1 else (folded,)
@@ -94,58 +104,32 @@ def lay_out(plan: PassPlan, kv: KVCache, storage: TensorStorage, groups: int, co
     device, dtype = storage.whole.device, storage.whole.dtype
     written = [kv.begin(segment.sequence, len(segment), segment.base) for segment in plan.segments]
     runs = [kv.run(segment.sequence) for segment in plan.segments]
-    seen = [_seen(segment.parents)[segment.base :] for segment in plan.segments]
-    masks = _masks(plan, seen, [run.count for run in runs], groups, dtype, device)
-    layouts, positions = [], []
-    for segment, run, mask, sets in zip(plan.segments, runs, masks, seen, strict=True):
-        slots = torch.from_numpy(run.slots).to(device) if run.start is None else None
-        layouts.append(SegmentLayout(run.start or 0, run.count, slots, mask))
-        before = kv.length(segment.sequence) - 1
-        positions += [before + each.bit_count() for each in sets]
-    return PassLayout(
-        storage,
-        np.array(positions, dtype=np.int64),
-        torch.from_numpy(np.concatenate(written)).to(device),
-        tuple(layouts),
-        [len(segment) * groups for segment in plan.segments],
-        len(positions),
-        groups,
-        context_length,
-    )
-
-
-def _seen(parents: IntArray) -> list[int]:
-    """The nodes that each node sees below the committed tokens, its ancestors and itself, as a set of bits."""
-    sets: list[int] = []
-    for node, parent in enumerate(parents.tolist()):
-        sets.append((sets[parent] if parent >= 0 else 0) | 1 << node)
-    return sets
-
-
-def _masks(
-    plan: PassPlan, seen: list[list[int]], visible: list[int], groups: int, dtype: torch.dtype, device: torch.device
-) -> list[torch.Tensor | None]:
-    """[n * G, S] 0 or -inf for each segment, all parts of one buffer; None for a node alone, which sees everything."""
+    sets = [seen(segment.parents)[segment.base :] for segment in plan.segments]
+    counts = [len(segment) for segment in plan.segments]
     nodes = [len(segment.parents) for segment in plan.segments]
-    most = max(nodes)
-    if most == 1:
-        return [None] * len(nodes)
-    width = (most + 7) // 8
-    packed = b"".join(each.to_bytes(width, "little") for sets in seen for each in sets)
-    bits = np.unpackbits(np.frombuffer(packed, np.uint8).reshape(-1, width), axis=1, count=most, bitorder="little")
-    added = np.where(bits, np.float32(0), np.float32(-np.inf))[:, None]  # [T, 1, most]
-    sizes = [
-        len(sets) * groups * count if own > 1 else 0 for sets, count, own in zip(seen, visible, nodes, strict=True)
-    ]
-    host = np.zeros(sum(sizes), dtype=np.float32)
-    first, end = 0, 0
-    for sets, count, own, size in zip(seen, visible, nodes, sizes, strict=True):
-        last = first + len(sets)
-        if size:
-            host[end : end + size].reshape(-1, groups, count)[:, :, count - own :] = added[first:last, :, :own]
-        first, end = last, end + size
-    parts = torch.from_numpy(host).to(device, dtype).split(sizes)
-    return [part.view(-1, count) if len(part) else None for part, count in zip(parts, visible, strict=True)]
+    visible = [run.count for run in runs]
+    segments: tuple[SegmentLayout, ...] = ()
+    batch = None
+    if alike(counts, visible, storage.slot_bytes, device):
+        batch = PaddedBatch.of(counts, runs, padded_mask(sets, nodes, visible, groups, dtype, device))
+    else:
+        masks = segment_masks(sets, nodes, visible, groups, dtype, device)
+        segments = tuple(SegmentLayout.of(run, mask, device) for run, mask in zip(runs, masks, strict=True))
+    positions: list[int] = []
+    for segment, own in zip(plan.segments, sets, strict=True):
+        before = kv.length(segment.sequence) - 1
+        positions += [before + each.bit_count() for each in own]
+    return PassLayout(
+        storage=storage,
+        positions=np.array(positions, dtype=np.int64),
+        write_slots=torch.from_numpy(np.concatenate(written)).to(device),
+        batch=batch,
+        segments=segments,
+        rows=[count * groups for count in counts],
+        tokens=len(positions),
+        groups=groups,
+        context_length=context_length,
+    )
 
 
 def attend(

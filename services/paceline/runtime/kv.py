@@ -277,6 +277,12 @@ class TensorStorage:
         heads = [(keys.unsqueeze(1), values.unsqueeze(1)) for keys, values in whole.unbind(0)]
         return cls(whole, whole.flatten(1, 2).unbind(0), tuple(heads))
 
+    @property
+    def slot_bytes(self) -> int:
+        """Of one layer's keys and values of one token."""
+        planes, _, head_dim = self.layers[0].shape
+        return planes * head_dim * self.whole.element_size()
+
     def move(self, sources: NDArray[np.int64], targets: NDArray[np.int64]) -> None:
         """Copies slots in every layer; `index_select` reads all sources before any target is written.
 
