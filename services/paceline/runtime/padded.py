@@ -60,8 +60,11 @@ class PaddedBatch:
         row = np.arange(max(counts))
         rows = np.cumsum(own)[:, None] - own + np.minimum(row, own - 1)  # [N, n]
         places = np.flatnonzero(row < own)
-        device = mask.device
-        return cls(*(torch.from_numpy(each).to(device) for each in (slots.ravel(), rows.ravel(), places)), mask)
+
+        def there(numbers: NDArray[np.int64]) -> torch.Tensor:
+            return torch.from_numpy(numbers.ravel()).to(mask.device)
+
+        return cls(there(slots), there(rows), there(places), mask)
 
     def mix(self, stored: torch.Tensor, query: torch.Tensor, scaling: float | None) -> torch.Tensor:
         """Attends over one layer.
