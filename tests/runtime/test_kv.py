@@ -16,15 +16,15 @@ def cache(pages: int = 8, page_size: int = 4) -> tuple[KVCache, TensorStorage]:
 
 def write(kv: KVCache, storage: TensorStorage, sequence: int, values: list[int], base: int = 0) -> None:
     slots = torch.from_numpy(kv.begin(sequence, len(values), base))
-    for tensor in (*storage.keys, *storage.values):
-        tensor[0, slots, 0] = torch.tensor(values, dtype=torch.float32)
+    storage.whole[:, :, 0, slots, 0] = torch.tensor(values, dtype=torch.float32)
 
 
 def committed(kv: KVCache, storage: TensorStorage, sequence: int) -> list[int]:
     run = kv.run(sequence)
     slots = np.arange(run.start, run.start + run.count) if run.start is not None else run.slots
-    found = storage.values[1][0, torch.from_numpy(slots), 0].tolist()[: kv.length(sequence)]
-    assert found == storage.keys[0][0, torch.from_numpy(slots), 0].tolist()[: kv.length(sequence)]
+    keys, values = storage.whole[0, 0], storage.whole[1, 1]
+    found = values[0, torch.from_numpy(slots), 0].tolist()[: kv.length(sequence)]
+    assert found == keys[0, torch.from_numpy(slots), 0].tolist()[: kv.length(sequence)]
     return [int(value) for value in found]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ from safetensors.torch import load_file, save_file
 from paceline.errors import InvalidField, ModelDamaged, ModelNotFound, ModelUnsupported
 from paceline.runtime import attention
 from paceline.runtime.models import ModelSpec
-from paceline.runtime.plan import Segment
 from paceline.runtime.transformers_runner import TransformersRunner, load_runner
 from support.tiny import tiny_model
 
@@ -198,15 +196,14 @@ def test_weights_that_overflow_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_wrong_mask_is_seen_at_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, dtype: str) -> None:
     """The check at load can fail: here one node sees its sibling as if it were an ancestor."""
-    right = attention._mask
+    right = attention.seen
 
-    def wrong(segment: Segment, *others: object) -> torch.Tensor | None:
-        parents = np.where(segment.parents == 0, segment.parents + np.arange(len(segment.parents)) - 1, segment.parents)
-        return right(replace(segment, parents=parents.astype(np.int32)), *others)  # type: ignore[arg-type]
+    def wrong(parents: np.ndarray) -> list[int]:
+        return right(np.where(parents == 0, np.arange(len(parents)) - 1, parents).astype(np.int32))
 
     folder = tiny_model(tmp_path, kind)
     load(folder, dtype=dtype)
-    monkeypatch.setattr(attention, "_mask", wrong)
+    monkeypatch.setattr(attention, "seen", wrong)
     with pytest.raises(ModelUnsupported, match="differs from the model's own forward"):
         load(folder, dtype=dtype)
 

@@ -13,11 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as functional
+from numpy.typing import NDArray
 from transformers import AttentionInterface
 
 from paceline.errors import ModelUnsupported
-from paceline.runtime.kv import KVCache, TensorStorage
-from paceline.runtime.plan import PassPlan, Segment
+from paceline.runtime.kv import KVCache, SlotRun, TensorStorage
+from paceline.runtime.masks import padded_mask, seen, segment_masks
+from paceline.runtime.padded import PaddedBatch, alike
+from paceline.runtime.plan import PassPlan
 
 NAME = "paceline_packed"
 # Keywords by which models of transformers change what attention computes: capped scores, sinks, biases, sparse keys.
@@ -28,12 +31,16 @@ CHANGING = ("softcap", "s_aux", "sinks", "position_bias", "indices", "block_indi
 class SegmentLayout:
     """One segment of a pass, worked out once for all layers."""
 
-    first: int  # its nodes are [first, last) of the pass
-    last: int
-    start: int | None  # first slot if its positions are one interval of slots
-    slots: torch.Tensor  # [S] int64, used where they are not
+    start: int  # first slot, if its positions are one interval of slots
     visible: int  # S
-    mask: torch.Tensor | None  # [G * n, S] 0 or -inf; None if a node sees every position
+    slots: torch.Tensor | None  # [S] int64, if they are not
+    mask: torch.Tensor | None  # [n * G, S] 0 or -inf; None if a node sees every position
+
+    @classmethod
+    def of(cls, run: SlotRun, mask: torch.Tensor | None, device: torch.device) -> SegmentLayout:
+        """From a sequence's slots."""
+        slots = torch.from_numpy(run.slots).to(device) if run.start is None else None
+        return cls(run.start or 0, run.count, slots, mask)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,59 +48,88 @@ class PassLayout:
     """A pass, worked out once for all layers."""
 
     storage: TensorStorage
+    positions: NDArray[np.int64]  # [T without padding]
     write_slots: torch.Tensor  # [T without padding] int64
-    segments: tuple[SegmentLayout, ...]
+    batch: PaddedBatch | None  # where all segments are attended at once
+    segments: tuple[SegmentLayout, ...]  # empty with a batch
+    rows: list[int]  # n * G of each segment
     tokens: int  # T without padding
+    groups: int  # G
     context_length: int  # most tokens of a sequence
+
+    def write(self, layer: int, made: torch.Tensor) -> None:
+        """Puts the pass's keys and values into their slots.
+
+        Args:
+            layer: number of the layer.
+            made: [2 * kv heads, T without padding, head dim], keys before values.
+        """
+        self.storage.layers[layer].index_copy_(1, self.write_slots, made)
+
+    def mix(self, layer: int, query: torch.Tensor, scaling: float | None) -> torch.Tensor:
+        """Attends, segment by segment or all at once, over what has been written.
+
+        The G query heads of a KV head are folded into the query axis: no key or value is repeated.
+
+        Args:
+            layer: number of the layer.
+            query: [kv heads, T without padding, G, head dim].
+            scaling: factor of the scores; None is 1 / sqrt(head dim).
+
+        Returns:
+            [T without padding, heads * head dim].
+        """
+        if self.batch is not None:
+            return self.batch.mix(self.storage.layers[layer], query, scaling)
+        kv_heads, tokens, groups, head_dim = query.shape
+        folded = query.reshape(kv_heads, 1, tokens * groups, head_dim)
+        split = folded.split(self.rows, 2) if len(self.rows) > 1 else (folded,)
+        every_key, every_value = self.storage.heads[layer]
+        parts = []
+        for segment, rows in zip(self.segments, split, strict=True):
+            if segment.slots is None:
+                keys = every_key.narrow(2, segment.start, segment.visible)
+                values = every_value.narrow(2, segment.start, segment.visible)
+            else:
+                keys, values = every_key.index_select(2, segment.slots), every_value.index_select(2, segment.slots)
+            parts.append(
+                functional.scaled_dot_product_attention(rows, keys, values, attn_mask=segment.mask, scale=scaling)
+            )
+        mixed = parts[0] if len(parts) == 1 else torch.cat(parts, 2)
+        return mixed.reshape(kv_heads, tokens, -1).transpose(0, 1).reshape(tokens, -1)
 
 
 def lay_out(plan: PassPlan, kv: KVCache, storage: TensorStorage, groups: int, context_length: int) -> PassLayout:
-    """Begins every segment's scratch and works out slots and masks. Raises OutOfPages."""
-    device, dtype = storage.keys[0].device, storage.keys[0].dtype
+    """Begins every segment's scratch and works out positions, slots and masks. Raises OutOfPages."""
+    device, dtype = storage.whole.device, storage.whole.dtype
     written = [kv.begin(segment.sequence, len(segment), segment.base) for segment in plan.segments]
-    layouts, first = [], 0
-    for segment in plan.segments:
-        run = kv.run(segment.sequence)
-        mask = _mask(segment, run.count, groups, dtype, device)
-        slots = torch.from_numpy(run.slots).to(device)
-        layouts.append(SegmentLayout(first, first + len(segment), run.start, slots, run.count, mask))
-        first += len(segment)
-    return PassLayout(
-        storage, torch.from_numpy(np.concatenate(written)).to(device), tuple(layouts), first, context_length
-    )
-
-
-def depths(segment: Segment) -> np.ndarray:
-    """[n] int64: steps from the last committed token to each new node, 0 for its children."""
-    if _is_chain(segment.parents):
-        return np.arange(segment.base, len(segment.parents), dtype=np.int64)
-    found = np.zeros(len(segment.parents), dtype=np.int64)
-    for node, parent in enumerate(segment.parents.tolist()):
-        if parent >= 0:
-            found[node] = found[parent] + 1
-    return found[segment.base :]
-
-
-def _is_chain(parents: np.ndarray) -> bool:
-    return np.array_equal(parents, np.arange(-1, len(parents) - 1))
-
-
-def _mask(segment: Segment, visible: int, groups: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor | None:
-    """A node sees the committed tokens, its ancestors and itself."""
-    nodes = len(segment.parents)
-    if nodes == 1:
-        return None
-    parents = segment.parents
-    if _is_chain(parents):
-        sees = np.tri(nodes, dtype=bool)
+    runs = [kv.run(segment.sequence) for segment in plan.segments]
+    sets = [seen(segment.parents)[segment.base :] for segment in plan.segments]
+    counts = [len(segment) for segment in plan.segments]
+    nodes = [len(segment.parents) for segment in plan.segments]
+    visible = [run.count for run in runs]
+    segments: tuple[SegmentLayout, ...] = ()
+    batch = None
+    if alike(counts, visible, storage.slot_bytes, device):
+        batch = PaddedBatch.of(counts, runs, padded_mask(sets, nodes, visible, groups, dtype, device))
     else:
-        sees = np.eye(nodes, dtype=bool)
-        for node, parent in enumerate(parents.tolist()):
-            if parent >= 0:
-                sees[node] |= sees[parent]
-    mask = torch.zeros((len(segment), visible), dtype=dtype)
-    mask[:, visible - nodes :].masked_fill_(torch.from_numpy(~sees[segment.base :]), -torch.inf)
-    return mask.repeat(groups, 1).to(device)
+        masks = segment_masks(sets, nodes, visible, groups, dtype, device)
+        segments = tuple(SegmentLayout.of(run, mask, device) for run, mask in zip(runs, masks, strict=True))
+    positions: list[int] = []
+    for segment, own in zip(plan.segments, sets, strict=True):
+        before = kv.length(segment.sequence) - 1
+        positions += [before + each.bit_count() for each in own]
+    return PassLayout(
+        storage=storage,
+        positions=np.array(positions, dtype=np.int64),
+        write_slots=torch.from_numpy(np.concatenate(written)).to(device),
+        batch=batch,
+        segments=segments,
+        rows=[count * groups for count in counts],
+        tokens=len(positions),
+        groups=groups,
+        context_length=context_length,
+    )
 
 
 def attend(
@@ -107,9 +143,7 @@ def attend(
     paceline_layout: PassLayout,
     **features: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Writes the pass's keys and values and attends, segment by segment.
-
-    The G query heads of a KV head are folded into the query axis: no key or value is repeated.
+    """Writes the pass's keys and values and attends, for models of transformers.
 
     Args:
         module: the model's attention layer; its `layer_idx` picks the storage.
@@ -127,29 +161,12 @@ def attend(
     Raises ModelUnsupported for features that would change the result, such as soft-capped scores.
     """
     _refuse(module, attention_mask, paceline_layout.context_length, features)
-    layer = int(module.layer_idx)  # type: ignore[arg-type]
-    keys, values = paceline_layout.storage.keys[layer], paceline_layout.storage.values[layer]
-    tokens = paceline_layout.tokens
-    keys.index_copy_(1, paceline_layout.write_slots, key[0, :, :tokens])
-    values.index_copy_(1, paceline_layout.write_slots, value[0, :, :tokens])
-    _, heads, padded, head_dim = query.shape
-    kv_heads = key.shape[1]
-    output = (
-        query.new_zeros((1, padded, heads, head_dim)) if padded > tokens else torch.empty_like(query).transpose(1, 2)
-    )
-    for segment in paceline_layout.segments:
-        if segment.start is not None:
-            end = segment.start + segment.visible
-            own_keys, own_values = keys[:, segment.start : end], values[:, segment.start : end]
-        else:
-            own_keys, own_values = keys.index_select(1, segment.slots), values.index_select(1, segment.slots)
-        count = segment.last - segment.first
-        folded = query[0, :, segment.first : segment.last].reshape(1, kv_heads, -1, head_dim)
-        mixed = functional.scaled_dot_product_attention(
-            folded, own_keys.unsqueeze(0), own_values.unsqueeze(0), attn_mask=segment.mask, scale=scaling
-        )
-        output[0, segment.first : segment.last] = mixed.view(heads, count, head_dim).transpose(0, 1)
-    return output, None
+    layer, tokens = int(module.layer_idx), paceline_layout.tokens  # type: ignore[arg-type]
+    paceline_layout.write(layer, torch.cat((key[0, :, :tokens], value[0, :, :tokens])))
+    heads, padded, head_dim = query.shape[1:]
+    grouped = query[0, :, :tokens].unflatten(0, (-1, paceline_layout.groups)).transpose(1, 2)
+    mixed = functional.pad(paceline_layout.mix(layer, grouped, scaling), (0, 0, 0, padded - tokens))
+    return mixed.view(1, padded, heads, head_dim), None
 
 
 def _refuse(

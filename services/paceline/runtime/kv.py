@@ -23,6 +23,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+MOVED = 1024  # slots of one layer copied at a time
+
 
 class OutOfPages(Exception):
     """No page is free; the text says how many were wanted and how many there are."""
@@ -260,28 +262,37 @@ class KVCache:
 
 @dataclass(frozen=True, slots=True)
 class TensorStorage:
-    """Keys and values of every layer as tensors [kv heads, slots, head dim], so that a run of slots is a view."""
+    """Keys and values of every layer in one tensor, so that a run of slots is a view."""
 
-    keys: list[torch.Tensor] = field(repr=False)
-    values: list[torch.Tensor] = field(repr=False)
+    whole: torch.Tensor = field(repr=False)  # [layers, 2, kv heads, slots, head dim], keys before values
+    layers: tuple[torch.Tensor, ...] = field(repr=False)  # [2 * kv heads, slots, head dim] each, views of it
+    heads: tuple[tuple[torch.Tensor, torch.Tensor], ...] = field(repr=False)  # two [kv heads, 1, slots, head dim] each
 
     @classmethod
     def allocate(
         cls, layers: int, kv_heads: int, head_dim: int, slots: int, dtype: torch.dtype, device: torch.device
     ) -> TensorStorage:
         """Storage for `slots` tokens. Memory: 2 * layers * kv_heads * head_dim * slots * bytes of `dtype`."""
-        shape = (kv_heads, slots, head_dim)
-        return cls(
-            [torch.zeros(shape, dtype=dtype, device=device) for _ in range(layers)],
-            [torch.zeros(shape, dtype=dtype, device=device) for _ in range(layers)],
-        )
+        whole = torch.zeros((layers, 2, kv_heads, slots, head_dim), dtype=dtype, device=device)
+        heads = [(keys.unsqueeze(1), values.unsqueeze(1)) for keys, values in whole.unbind(0)]
+        return cls(whole, whole.flatten(1, 2).unbind(0), tuple(heads))
+
+    @property
+    def slot_bytes(self) -> int:
+        """Of one layer's keys and values of one token."""
+        planes, _, head_dim = self.layers[0].shape
+        return planes * head_dim * self.whole.element_size()
 
     def move(self, sources: NDArray[np.int64], targets: NDArray[np.int64]) -> None:
-        """Copies slots in every layer; `index_select` reads all sources before any target is written."""
-        device = self.keys[0].device
-        source, target = torch.from_numpy(sources).to(device), torch.from_numpy(targets).to(device)
-        for tensor in (*self.keys, *self.values):
-            tensor.index_copy_(1, target, tensor.index_select(1, source))
+        """Copies slots in every layer; `index_select` reads all sources before any target is written.
+
+        Some layers at a time, so that what is read stays small beside the storage.
+        """
+        source = torch.from_numpy(sources).to(self.whole.device)
+        target = torch.from_numpy(targets).to(self.whole.device)
+        for some in self.whole.split(max(1, MOVED // max(1, len(sources)))):
+            planes = some.flatten(0, 2)  # [some layers * 2 * kv heads, slots, head dim]
+            planes.index_copy_(1, target, planes.index_select(1, source))
 
 
 def _consecutive(pages: list[int]) -> bool:

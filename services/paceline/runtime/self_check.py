@@ -27,7 +27,7 @@ PARENTS = (-1, 0, 0, 2)  # two siblings, the second with a child, so that ancest
 
 @torch.inference_mode()
 def self_check(runner: ModelRunner, model: Any, attention: str, name: str) -> None:
-    """Runs a small tree over a prefix, behind another sequence, and each of its paths through the model itself.
+    """Runs a small tree over a prefix, alone and behind another sequence, and its paths through the model itself.
 
     Args:
         runner: the packed pass.
@@ -56,7 +56,8 @@ def self_check(runner: ModelRunner, model: Any, attention: str, name: str) -> No
             path = prefix + _path(tokens, node)
             own = _own_row(model, path, behind=0)
             noise = max(noise, _difference(own, _own_row(model, path, behind=BEHIND)))
-            difference = max(difference, _difference(own, packed.logits(1, node)), key=_nan_last)
+            for segment, rows in enumerate(packed):
+                difference = max(difference, _difference(own, rows.logits(segment, node)), key=_nan_last)
     finally:
         model.set_attn_implementation(attention)
     least, most = ALLOWED[model.dtype]
@@ -68,13 +69,15 @@ def self_check(runner: ModelRunner, model: Any, attention: str, name: str) -> No
         )
 
 
-def _tree_rows(runner: ModelRunner, prefix: list[int], tokens: list[int]) -> PassRows:
+def _tree_rows(runner: ModelRunner, prefix: list[int], tokens: list[int]) -> tuple[PassRows, PassRows]:
+    """Rows of the tree as segment 0, alone, and as segment 1, in company: attention has a way for each."""
     sequence, other = runner.kv.open(), runner.kv.open()
     try:
         runner.execute(PassPlan((Segment.chain(sequence, prefix, last_row=False),)))
         runner.kv.keep(sequence, range(len(prefix)))
         tree = Segment(sequence, np.asarray(tokens, np.int32), np.asarray(PARENTS, np.int32), tuple(range(len(tokens))))
-        return runner.execute(PassPlan((Segment.chain(other, prefix[:OTHER], last_row=False), tree)))
+        alone = runner.execute(PassPlan((tree,)))
+        return alone, runner.execute(PassPlan((Segment.chain(other, prefix[:OTHER], last_row=False), tree)))
     finally:
         runner.kv.release(sequence)
         runner.kv.release(other)

@@ -12,10 +12,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from paceline.errors import InvalidField
+from paceline.errors import InvalidField, ModelUnsupported
 from paceline.runtime import attention
 from paceline.runtime.costs import SIZES, PassCosts
+from paceline.runtime.forward import Forward, ModelForward
 from paceline.runtime.kv import KVCache, TensorStorage
+from paceline.runtime.lean import NotLean, lean_forward
 from paceline.runtime.models import KVShape, ModelSpec, context_limit, eos_token_ids
 from paceline.runtime.plan import PassPlan, Segment
 from paceline.runtime.runner import ModelInfo, PassRows
@@ -30,10 +32,10 @@ log = logging.getLogger(__name__)
 class TransformersRunner:
     """A loaded model with its KV slots; see `load_runner`."""
 
-    def __init__(self, model: Any, info: ModelInfo, kv: KVCache, storage: TensorStorage, groups: int) -> None:
+    def __init__(self, forward: Forward, info: ModelInfo, kv: KVCache, storage: TensorStorage, groups: int) -> None:
         """`groups`: query heads per KV head."""
-        self._model, self._storage, self._groups = model, storage, groups
-        self._device = storage.keys[0].device
+        self._forward, self._storage, self._groups = forward, storage, groups
+        self._device = storage.whole.device
         self.info = info
         self.kv = kv
         self.costs = PassCosts.unmeasured()
@@ -52,7 +54,7 @@ class TransformersRunner:
         start = time.perf_counter()
         try:
             layout = attention.lay_out(plan, self.kv, self._storage, self._groups, self.info.context_length)
-            rows, index, padded = self._forward(plan, layout)
+            rows, index, padded = self._run(plan, layout)
             if self._device.type == "cuda":
                 torch.cuda.synchronize(self._device)  # so that errors and seconds belong to this pass
         except BaseException:
@@ -61,29 +63,27 @@ class TransformersRunner:
             raise
         return PassRows(rows, index, time.perf_counter() - start, plan.tokens, padded)
 
-    def _forward(
+    def _run(
         self, plan: PassPlan, layout: attention.PassLayout
     ) -> tuple[torch.Tensor, dict[tuple[int, int], int], int]:
-        padded = self.costs.padded(plan.tokens)
-        ids = np.zeros((1, padded), dtype=np.int64)
-        positions = np.zeros((1, padded), dtype=np.int64)
+        tokens = layout.tokens
+        padded = self.costs.padded(tokens)
+        host = np.zeros((2, padded), dtype=np.int64)  # ids and positions
+        np.concatenate([segment.tokens for segment in plan.segments], out=host[0, :tokens], casting="safe")
+        np.minimum(layout.positions, self.info.context_length - 1, out=host[1, :tokens])
         wanted: list[int] = []
         index: dict[tuple[int, int], int] = {}
-        for number, (segment, where) in enumerate(zip(plan.segments, layout.segments, strict=True)):
-            ids[0, where.first : where.last] = segment.tokens
-            positions[0, where.first : where.last] = self.kv.length(segment.sequence) + attention.depths(segment)
+        first = 0
+        for number, segment in enumerate(plan.segments):
             for node in segment.rows:
                 index[number, node] = len(wanted)
-                wanted.append(where.first + node - segment.base)
-        np.minimum(positions, self.info.context_length - 1, out=positions)
-        output = self._model(
-            input_ids=torch.from_numpy(ids).to(self._device),
-            position_ids=torch.from_numpy(positions).to(self._device),
-            use_cache=False,
-            logits_to_keep=torch.tensor(wanted or [0], device=self._device),
-            paceline_layout=layout,
+                wanted.append(first + node - segment.base)
+            first += len(segment)
+        ids, positions = torch.from_numpy(host).to(self._device)
+        rows = self._forward.logits(
+            ids, positions, torch.tensor(wanted, dtype=torch.int64, device=self._device), layout
         )
-        return output.logits[0, : len(wanted)].float(), index, padded
+        return rows.float(), index, padded
 
     def measure_costs(self, budget_s: float) -> None:
         """Measures the cost table, without a prefix, within about `budget_s` seconds."""
@@ -171,8 +171,18 @@ def runner_of(
         device=str(device),
         token_ids=token_ids,
     )
-    runner = TransformersRunner(model, info, KVCache(pages, page_size, storage), storage, shape.groups)
-    self_check(runner, model, attention.NAME, name)
+    kv = KVCache(pages, page_size, storage)
+
+    def checked(forward: Forward) -> TransformersRunner:
+        runner = TransformersRunner(forward, info, kv, storage, shape.groups)
+        self_check(runner, model, attention.NAME, name)
+        return runner
+
+    try:
+        runner = checked(lean_forward(model, shape, limit.tokens))
+    except (NotLean, ModelUnsupported) as error:
+        log.info("%s: its passes run through all of transformers' layers: %s", name, error)
+        runner = checked(ModelForward(model))
     if measure_s > 0:
         runner.measure_costs(measure_s)
     log.info("loaded %s: %s on %s, context %d (%s)", name, info.dtype, info.device, limit.tokens, limit.reason)
