@@ -18,10 +18,15 @@ def quantised(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         if values.ndim != 2:
             found[name] = values
             continue
-        scale = values.abs().amax(dim=1).clamp_min(torch.finfo(torch.float32).tiny) / _MOST
-        found[name] = (values / scale[:, None]).round().clamp(-_MOST, _MOST).to(torch.int8)
-        found[name + SCALE] = scale
+        found[name], found[name + SCALE] = quantise_rows(values)
     return found
+
+
+def quantise_rows(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """[rows, n] int8 from -127 to 127, and scales [rows] float32, of [rows, n]: code times scale is the value, rounded."""
+    values = values.float()
+    scale = values.abs().amax(dim=1).clamp_min(torch.finfo(torch.float32).tiny) / _MOST
+    return (values / scale[:, None]).round().clamp(-_MOST, _MOST).to(torch.int8), scale
 
 
 def dequantised(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -42,7 +42,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         each.add_argument("--json", action="store_true", help="one JSON object on the last line of stdout")
     for each in (passes, equality, speed):
         each.add_argument("--model", default=DEFAULT_MODEL, help=f"default: {DEFAULT_MODEL}")
-        each.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
+        each.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "int8"])
     passes.add_argument("--pairs", type=int, default=30, help="interleaved pairs, at least 2 (default 30)")
     speed.add_argument("--pairs", type=int, default=52, help="interleaved pairs (default 52: each prompt twice)")
     for each in (equality, speed):

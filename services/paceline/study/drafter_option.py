@@ -13,7 +13,9 @@ def add_drafter_option(parser: argparse.ArgumentParser, default: str) -> None:
     parser.add_argument(
         "--drafter", default=default, metavar="WHAT", help=f'"suffix", MODEL or "fused:MODEL" (default {default})'
     )
-    parser.add_argument("--drafter-dtype", choices=["float32", "bfloat16"], help="of its model (default: --dtype)")
+    parser.add_argument(
+        "--drafter-dtype", choices=["float32", "bfloat16", "int8"], help="of its model (default: --dtype)"
+    )
 
 
 def drafter_config(args: argparse.Namespace) -> DrafterConfig:
