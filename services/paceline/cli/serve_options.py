@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="draft nodes a round where a request names none; auto chooses them anew each (auto)",
     )
     parser.add_argument(
-        "--dtype", metavar="FORMAT", help="auto, float32, bfloat16 or, on CPU, int8; of target and drafter"
+        "--dtype", metavar="FORMAT", help="auto, float32, bfloat16 or, on CPU, int8 or int4; of target and drafter"
     )
     parser.add_argument("--drafter-dtype", metavar="FORMAT", help="of the drafter model alone")
     parser.add_argument("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:N; of target and drafter")

@@ -65,7 +65,7 @@ def _alike(linears: Sequence[Any]) -> bool:
     )
 
 
-def _fuse(parent: torch.nn.Module, name: str, parts: Sequence[str], linears: Sequence[torch.nn.Linear]) -> None:
+def _fuse(parent: torch.nn.Module, name: str, parts: Sequence[str], linears: Sequence[Any]) -> None:
     widths = [each.out_features for each in linears]
     fused = torch.nn.Linear(linears[0].in_features, sum(widths), bias=False, device="meta")
     fused.weight = torch.nn.Parameter(torch.cat([each.weight.detach() for each in linears]), requires_grad=False)

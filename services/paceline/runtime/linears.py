@@ -2,59 +2,84 @@
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+from typing import Any, NamedTuple
 
 import torch
 
 from paceline.errors import InvalidField
 from paceline.runtime.fused_linear import fuse_linears
+from paceline.runtime.int4_linear import OUTPUTS, Int4Linear
 from paceline.runtime.int8_linear import MOST_INPUTS, Int8Linear
-from paceline.runtime.number_format import NumberFormat
+from paceline.runtime.number_format import FORMATS, NumberFormat
+from paceline.runtime.quantised import GROUP
+
+log = logging.getLogger(__name__)
 
 
-def prepare_linears(model: Any, number_format: NumberFormat, name: str) -> None:
-    """Fuses projections, and replaces every linear layer, the head among them, where the format has low-bit weights.
+class Place(NamedTuple):
+    """A linear layer and where it is."""
 
-    The embedding stays as it is, also where the head is tied to it.
+    parent: torch.nn.Module
+    name: str  # of the parent's attribute
+    path: str  # from the model
+    linear: torch.nn.Linear
+    bits: int  # of its weights, to be
+
+
+def prepare_linears(model: Any, number_format: NumberFormat, name: str, *, chosen: bool) -> NumberFormat:
+    """Fuses projections, and replaces every linear layer where the format has low-bit weights.
+
+    The head has eight bits in int4 too. The embedding stays as it is, also where the head is tied to it.
 
     Args:
         model: a causal model of transformers, on its device.
         number_format: how to hold it; its kernels are there.
         name: the model, for messages.
+        chosen: someone chose the format; if not, a model that cannot have it is held in float32.
+
+    Returns:
+        The format it has now.
 
     Raises InvalidField naming a layer that the format cannot hold.
     """
     fuse_linears(model)
     if number_format.linear_bits is None:
-        return
-    _refuse_others(model, number_format, name)
-    for parent, child, linear in _linears(model):
-        if linear.in_features > MOST_INPUTS:
-            reason = f"{child} of {name} has {linear.in_features} inputs, more than {MOST_INPUTS}"
-            raise _unfit(number_format, reason)
-        setattr(parent, child, Int8Linear(linear))
+        return number_format
+    places = _places(model, number_format.linear_bits)
+    unfit = _unfit(model, places)
+    if unfit is not None and chosen:
+        raise InvalidField("dtype", number_format.name, f"auto, float32 or bfloat16 for {name}", f"{unfit}.")
+    if unfit is not None:
+        log.info("%s: float32 instead of %s: %s", name, number_format.name, unfit)
+        return FORMATS["float32"]
+    for place in places:
+        setattr(place.parent, place.name, (Int8Linear if place.bits == 8 else Int4Linear)(place.linear))
+    return number_format
 
 
-def _linears(model: torch.nn.Module) -> list[tuple[torch.nn.Module, str, torch.nn.Linear]]:
-    """Linear layers, each with the module that it is a child of, and its name there."""
+def _places(model: Any, bits: int) -> list[Place]:
+    head = model.get_output_embeddings()
     return [
-        (parent, child, module)
-        for parent in model.modules()
+        Place(parent, child, f"{path}.{child}".lstrip("."), module, 8 if module is head else bits)
+        for path, parent in model.named_modules()
         for child, module in parent.named_children()
         if type(module) is torch.nn.Linear
     ]
 
 
-def _refuse_others(model: torch.nn.Module, number_format: NumberFormat, name: str) -> None:
-    """Experts in one tensor, and whatever else holds matrices that are no linear layers."""
-    for path, module in model.named_modules():
+def _unfit(model: torch.nn.Module, places: list[Place]) -> str | None:
+    """The first reason why a model cannot have low-bit weights, as a sentence without its full stop; None if it can."""
+    for path, module in model.named_modules():  # experts in one tensor, and other matrices that are no linear layers
         if isinstance(module, torch.nn.Linear | torch.nn.Embedding):
             continue
         for parameter, values in module.named_parameters(recurse=False):
             if values.ndim > 1:
-                reason = f"{path}.{parameter} of {name} is not the weight of a linear layer"
-                raise _unfit(number_format, reason)
-
-
-def _unfit(number_format: NumberFormat, reason: str) -> InvalidField:
-    return InvalidField("dtype", number_format.name, "auto, float32 or bfloat16 with this model", f"{reason}.")
+                return f"{path}.{parameter} is not the weight of a linear layer"
+    for each in places:
+        inputs, outputs = each.linear.in_features, each.linear.out_features
+        if each.bits == 8 and inputs > MOST_INPUTS:
+            return f"{each.path} has {inputs} inputs, more than {MOST_INPUTS}"
+        if each.bits == 4 and (inputs % GROUP or outputs % OUTPUTS):
+            return f"{each.path} is {inputs} by {outputs}; int4 takes multiples of {GROUP} by multiples of {OUTPUTS}"
+    return None

@@ -158,7 +158,7 @@ def runner_of(
     storage = TensorStorage.allocate(shape.layers, shape.heads, shape.head_dim, pages * page_size, dtype, device)
     table = model.get_output_embeddings() if token_ids is None else model.get_input_embeddings()
     width = table.weight.shape[0]
-    prepare_linears(model, number_format, name)
+    number_format = prepare_linears(model, number_format, name, chosen=spec.dtype != "auto")
     info = ModelInfo(
         name=name,
         vocab_size=min(width, vocab_size or text.vocab_size),

@@ -1,4 +1,7 @@
-"""The baseline: transformers' own cached forward and `generate` on the same weights, nothing of ours around them."""
+"""The baseline: transformers' own cached forward and `generate` on the same weights, nothing of ours around them.
+
+In int8 and int4 the linear layers are ours, too, since transformers has none such.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any
 
 import torch
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+from paceline.runtime.number_format import FORMATS
 
 
 class BareModel:
@@ -20,10 +23,14 @@ class BareModel:
         """Loads the weights of `folder`."""
         from transformers import AutoModelForCausalLM
 
+        from paceline.runtime.linears import prepare_linears
         from paceline.runtime.weights import LOADING
 
+        number_format = FORMATS[dtype]
         with LOADING:
-            self._model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype]).eval()
+            self._model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=number_format.torch_dtype).eval()
+        if number_format.linear_bits is not None:
+            prepare_linears(self._model, number_format, folder.name, chosen=True)
 
     @contextmanager
     def prefilled(self, tokens: Sequence[int]) -> Iterator[CachedPrefix]:

@@ -14,7 +14,7 @@ def add_drafter_option(parser: argparse.ArgumentParser, default: str) -> None:
         "--drafter", default=default, metavar="WHAT", help=f'"suffix", MODEL or "fused:MODEL" (default {default})'
     )
     parser.add_argument(
-        "--drafter-dtype", choices=["float32", "bfloat16", "int8"], help="of its model (default: --dtype)"
+        "--drafter-dtype", choices=["float32", "bfloat16", "int8", "int4"], help="of its model (default: --dtype)"
     )
 
 

@@ -63,14 +63,14 @@ class Judge:
     """Decides whether a first difference is a near-tie (THEORY 6), on transformers' own rows."""
 
     def __init__(self, bare: BareModel, exact: BareModel | None = None) -> None:
-        """`exact`: the same weights in float32, where `bare` is in a coarser format; None: `bare` is in float32."""
+        """`exact`: the same weights in float32, where `bare` has rows in bfloat16; None: its rows are float32."""
         self._bare, self._exact = bare, exact
 
     def near_tie(self, context: Sequence[int], ours: int, theirs: int, params: SamplingParams) -> bool:
         """True if the two tokens' perturbed scores differ by less than twice the measured error of a row.
 
         The error is the largest difference, over the likely tokens, of the logits of two passes of the context that
-        should be equal: a full forward and a cached one, each beside float32 where they are coarser. Of two tokens
+        should be equal: a full forward and a cached one, each beside float32 where they are bfloat16. Of two tokens
         alone it would often be 0: a bfloat16 logit has steps of 1/8.
         """
         rows = [self._bare.row(context), self._bare.row_cached(context)]
@@ -115,7 +115,7 @@ async def study_equality(settings: EqualitySettings, progress: Progress) -> Repo
     progress("loading the target")
     spec = ModelSpec(str(folder), dtype=settings.dtype)
     runner = load_runner(spec, KV_TOKENS, vocab_size=tokenizer.vocab_size)
-    exact = None if settings.dtype == "float32" else BareModel(folder, "float32")
+    exact = BareModel(folder, "float32") if settings.dtype == "bfloat16" else None
     run = _Run(settings, runner, tokenizer, Judge(bare, exact), progress)
     answers: Answers = {tuple(prompt): reply for prompt, reply in zip(prompts, replies, strict=True)}
     rows = await run.greedy(None, prompts, replies)
