@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from paceline.errors import InvalidField
+from paceline.runtime.int8_linear import multiply_bytes, pack_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ def check_kernels(number_format: NumberFormat, device: torch.device) -> None:
     """Raises InvalidField if there is no kernel for a format on a device."""
     if number_format.linear_bits is None:
         return
-    missing = _missing(number_format.linear_bits, device)
+    missing = _missing(device)
     if missing is not None:
         allowed = ", ".join(("auto", *usable(device)))
         raise InvalidField("dtype", number_format.name, f"{allowed} on this device", f"{missing}.")
@@ -44,27 +45,23 @@ def check_kernels(number_format: NumberFormat, device: torch.device) -> None:
 
 def usable(device: torch.device) -> Sequence[str]:
     """The formats that there are kernels for on a device."""
-    return [
-        each.name for each in FORMATS.values() if each.linear_bits is None or _missing(each.linear_bits, device) is None
-    ]
+    return [each.name for each in FORMATS.values() if each.linear_bits is None or _missing(device) is None]
 
 
-def _missing(bits: int, device: torch.device) -> str | None:
-    """What a low-bit kernel lacks, as a sentence without its full stop; None if it is there."""
+def _missing(device: torch.device) -> str | None:
+    """What low-bit kernels lack, as a sentence without its full stop; None if they are there."""
     if device.type != "cpu":
         return "int8 and int4 are formats of CPUs; a GPU has bfloat16"
     capability = torch.backends.cpu.get_cpu_capability()
     if not capability.startswith("AVX"):
         return f"int8 and int4 need a processor with AVX2 or AVX-512, this one has {capability}"
-    if bits == 8 and not _sums_are_exact():
-        return "int8 needs a processor that adds products of bytes exactly (VNNI), this one saturates"
+    if not _sums_are_exact():  # int4 has a head of eight bits
+        return "int8 and int4 need a processor that adds products of bytes exactly (VNNI), this one saturates"
     return None
 
 
 def _sums_are_exact() -> bool:
     """False where the largest products of bytes overflow on their way into a sum, as without VNNI."""
-    from paceline.runtime.int8_linear import multiply_bytes, pack_bytes
-
     if not torch.backends.mkldnn.is_available():
         return False
     width, columns = 64, 16

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from paceline.cli.serve_options import drafter_of
+from paceline.cli.serve_options import drafter_dtype, drafter_of
 from paceline.drafter.config import DrafterConfig
 
 
@@ -24,4 +24,4 @@ def drafter_config(args: argparse.Namespace) -> DrafterConfig:
     if model is None:
         return DrafterConfig()
     given = {"proposer": proposer, "model": model, "target_model": args.model}
-    return DrafterConfig.model_validate({**given, "dtype": args.drafter_dtype or args.dtype})
+    return DrafterConfig.model_validate({**given, "dtype": drafter_dtype(args.drafter_dtype, args.dtype)})
