@@ -73,6 +73,11 @@ def test_flags_win_over_the_file(local: str, tmp_path: Path) -> None:
     apart = options("--dtype", "float32", "--drafter-dtype", "bfloat16", "--drafter", "owner/small").app
     assert apart.drafter is not None
     assert (apart.target.settings.dtype, apart.drafter.settings.dtype) == ("float32", "bfloat16")
+    low_bit = [options("--dtype", each, "--drafter", "owner/small").app for each in ("int8", "int4")]
+    assert [(each.target.settings.dtype, each.drafter.settings.dtype) for each in low_bit if each.drafter] == [
+        ("int8", "int8"),
+        ("int4", "int8"),
+    ]
     with pytest.raises(InvalidField, match="--drafter-dtype"):
         options("--drafter", "suffix", "--drafter-dtype", "bfloat16")
 

@@ -42,7 +42,10 @@ class DrafterConfig(BaseModel):
         " proposer, and with store_file.",
     )
     dtype: str = Field(
-        default="auto", pattern="^(auto|float32|bfloat16)$", description="Number format of the model proposer."
+        default="auto",
+        pattern="^(auto|float32|bfloat16|int8|int4)$",
+        description="Number format of the model: auto (int8 on a CPU that has kernels for it, else float32; bfloat16 on"
+        " GPU), float32, bfloat16 or, on CPU, int8 or int4.",
     )
     device: str = Field(
         default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="Device of the model proposer."

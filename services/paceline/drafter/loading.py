@@ -111,5 +111,6 @@ def _load_model(config: DrafterConfig) -> DrafterModel:
 
     assert config.model is not None, "checked with the settings"
     store = default_store()
-    spec = ModelSpec(str(store.resolve(config.model)), name=config.model, dtype=config.dtype, device=config.device)
+    folder = str(store.resolve(config.model))
+    spec = ModelSpec(folder, name=config.model, dtype=config.dtype, device=config.device, drafts=True)
     return load_drafter_model(spec, config.kv_tokens, config.target_model, store.resolve)

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 
 from paceline.errors import InvalidField, ModelUnsupported
+from paceline.runtime.number_format import CHOICES, FORMATS, NumberFormat, check_kernels, usable
 
-# No float16: its range is too small for some models (Gemma), whose rows then hold NaN.
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # What a configuration calls the number of tokens a layer looks back, and the kind of layer that does.
 WINDOWS = (
     ("sliding_window", "sliding_attention"),
@@ -25,7 +24,8 @@ class ModelSpec:
 
     path: str  # a local folder
     name: str = ""  # shown to users; the folder's name if empty
-    dtype: str = "auto"  # float32 on CPU, bfloat16 on GPU
+    dtype: str = "auto"  # one of `number_format.CHOICES`; auto: see `number_format`
+    drafts: bool = False  # its rows only guess: auto may round them
     device: str = "auto"  # cuda where there is one, else cpu
 
     def resolved_device(self) -> torch.device:
@@ -40,13 +40,23 @@ class ModelSpec:
             raise InvalidField("device", self.device, "auto or cpu", "no CUDA device is visible to this process")
         return device
 
-    def resolved_dtype(self) -> torch.dtype:
-        """The number format. Raises InvalidField for an unknown one."""
+    def number_format(self) -> NumberFormat:
+        """The number format. auto is bfloat16 on a GPU; on a CPU float32, or int8 for a model that drafts if it can be.
+
+        Raises InvalidField for an unknown one, and for one that the device has no kernel for.
+        """
+        device = self.resolved_device()
         if self.dtype == "auto":
-            return torch.bfloat16 if self.resolved_device().type == "cuda" else torch.float32
-        if self.dtype not in DTYPES:
-            raise InvalidField("dtype", self.dtype, "auto, " + ", ".join(DTYPES))
-        return DTYPES[self.dtype]
+            return FORMATS[self._auto(device)]
+        if self.dtype not in FORMATS:
+            raise InvalidField("dtype", self.dtype, ", ".join(CHOICES))
+        check_kernels(FORMATS[self.dtype], device)
+        return FORMATS[self.dtype]
+
+    def _auto(self, device: torch.device) -> str:
+        if device.type == "cuda":
+            return "bfloat16"
+        return "int8" if self.drafts and "int8" in usable(device) else "float32"
 
 
 @dataclass(frozen=True, slots=True)

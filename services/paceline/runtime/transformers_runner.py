@@ -18,7 +18,9 @@ from paceline.runtime.costs import SIZES, PassCosts
 from paceline.runtime.forward import Forward, ModelForward
 from paceline.runtime.kv import KVCache, TensorStorage
 from paceline.runtime.lean import NotLean, lean_forward
+from paceline.runtime.linears import prepare_linears
 from paceline.runtime.models import KVShape, ModelSpec, context_limit, eos_token_ids
+from paceline.runtime.number_format import usable
 from paceline.runtime.plan import PassPlan, Segment
 from paceline.runtime.runner import ModelInfo, PassRows
 from paceline.runtime.self_check import self_check
@@ -152,7 +154,8 @@ def runner_of(
     if kv_tokens < LEAST_KV_TOKENS:
         raise InvalidField("kv_tokens", kv_tokens, f"at least {LEAST_KV_TOKENS}", "a session needs one slot a token")
     name = spec.name or Path(spec.path).name
-    device, dtype = spec.resolved_device(), spec.resolved_dtype()
+    device, number_format = spec.resolved_device(), spec.number_format()
+    dtype = number_format.torch_dtype
     text = config.get_text_config(decoder=True)
     limit, shape = context_limit(text, name), KVShape.of(text, name)
     model = load(dtype).to(device).eval()
@@ -160,6 +163,7 @@ def runner_of(
     storage = TensorStorage.allocate(shape.layers, shape.heads, shape.head_dim, pages * page_size, dtype, device)
     table = model.get_output_embeddings() if token_ids is None else model.get_input_embeddings()
     width = table.weight.shape[0]
+    number_format = prepare_linears(model, number_format, name, chosen=spec.dtype != "auto")
     info = ModelInfo(
         name=name,
         vocab_size=min(width, vocab_size or text.vocab_size),
@@ -167,7 +171,7 @@ def runner_of(
         context_length=limit.tokens,
         context_reason=limit.reason,
         eos_token_ids=eos_token_ids(model.generation_config, text),
-        dtype=str(dtype).removeprefix("torch."),
+        dtype=number_format.name,
         device=str(device),
         token_ids=token_ids,
     )
@@ -186,6 +190,8 @@ def runner_of(
     if measure_s > 0:
         runner.measure_costs(measure_s)
     log.info("loaded %s: %s on %s, context %d (%s)", name, info.dtype, info.device, limit.tokens, limit.reason)
+    if spec.dtype == "auto" and info.dtype == "float32" and (coarser := usable(device)[1:]):
+        log.info("%s: faster formats, of coarser numbers, that this machine has: %s (dtype)", name, ", ".join(coarser))
     return runner
 
 

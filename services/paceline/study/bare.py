@@ -1,4 +1,7 @@
-"""The baseline: transformers' own cached forward and `generate` on the same weights, nothing of ours around them."""
+"""The baseline: transformers' own cached forward and `generate` on the same weights, nothing of ours around them.
+
+In int8 and int4 the linear layers are ours, too, since transformers has none such.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ from typing import Any
 
 import torch
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+from paceline.runtime.number_format import FORMATS
+
 Arrivals = list[tuple[float, int]]  # (seconds of a monotone clock, tokens that came then), in order
 
 
@@ -36,12 +40,16 @@ class BareModel:
         """Loads the weights of `folder`."""
         from transformers import AutoModelForCausalLM
 
+        from paceline.runtime.linears import prepare_linears
         from paceline.runtime.weights import LOADING
 
+        number_format = FORMATS[dtype]
         self._device = torch.device(device)
         with LOADING:
-            model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype])
+            model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=number_format.torch_dtype)
         self._model = model.eval().to(self._device)
+        if number_format.linear_bits is not None:
+            prepare_linears(self._model, number_format, folder.name, chosen=True)
 
     @contextmanager
     def prefilled(self, tokens: Sequence[int], sessions: int = 1) -> Iterator[CachedPrefix]:

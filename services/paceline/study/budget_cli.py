@@ -16,7 +16,7 @@ def add_budget(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `study budget`."""
     add_prompts(parser, 2)
     parser.add_argument("--model", default=DEFAULT_MODEL, help=f"default: {DEFAULT_MODEL}")
-    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "int8", "int4"])
     add_drafter_option(parser, "suffix")
     parser.add_argument(
         "--sessions", type=int, nargs="+", default=[1, 4, 16], help="replies decoded at once (default 1 4 16)"

@@ -23,6 +23,7 @@ from paceline.study.drafter_option import add_drafter_option, drafter_config
 from paceline.study.drafters_cli import add_drafters, run_drafters
 from paceline.study.pass_cli import add_pass, run_pass
 from paceline.study.peers_cli import add_peers, run_peers
+from paceline.study.quality_cli import add_quality, run_quality
 from paceline.study.report import Report
 from paceline.study.threads_cli import add_threads, run_threads
 
@@ -39,12 +40,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     overlap = studies.add_parser("overlap", help="round times by selection rule, overlapped and not")
     drafters = studies.add_parser("drafters", help="drafters by budget, temperature and coupling strength")
     budget = studies.add_parser("budget", help="tokens per second by draft budget and load, the chosen one beside")
-    for each in (equality, speed, overhead, selection, nucleus, overlap, drafters, budget):
+    dtypes = studies.add_parser("dtypes", help="what coarser number formats cost: perplexity, greedy agreement")
+    for each in (equality, speed, overhead, selection, nucleus, overlap, drafters, budget, dtypes):
         each.add_argument("--out", type=Path, required=True, help="folder for the report")
         each.add_argument("--json", action="store_true", help="one JSON object on the last line of stdout")
     for each in (equality, speed):
         each.add_argument("--model", default=DEFAULT_MODEL, help=f"default: {DEFAULT_MODEL}")
-        each.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
+        each.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "int8", "int4"])
     speed.add_argument("--pairs", type=int, default=52, help="interleaved pairs (default 52: each prompt twice)")
     for each in (equality, speed):
         each.add_argument("--prompts", type=Path, required=True, help="JSON lines with prompt, and optional category")
@@ -70,6 +72,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_overlap(overlap)
     add_drafters(drafters)
     add_budget(budget)
+    add_quality(dtypes)
     overhead.add_argument("--rounds", type=int, default=2000, help="tokens of the stream (default 2000)")
 
 
@@ -136,4 +139,5 @@ _STUDIES: dict[str, Callable[[argparse.Namespace, Callable[[str], None]], Report
     "overlap": run_overlap,
     "drafters": run_drafters,
     "budget": run_budget,
+    "dtypes": run_quality,
 }

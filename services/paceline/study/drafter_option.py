@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from paceline.cli.serve_options import FUSED, SUFFIX, drafter_of
+from paceline.cli.serve_options import FUSED, SUFFIX, drafter_dtype, drafter_of
 from paceline.drafter.config import DrafterConfig
 from paceline.runtime.shipped import shipped_for
 
@@ -15,7 +15,9 @@ def add_drafter_option(parser: argparse.ArgumentParser, default: str | None) -> 
     parser.add_argument(
         "--drafter", default=default, metavar="WHAT", help=f'"suffix", MODEL or "fused:MODEL" (default {shown})'
     )
-    parser.add_argument("--drafter-dtype", choices=["float32", "bfloat16"], help="of its model (default: --dtype)")
+    parser.add_argument(
+        "--drafter-dtype", choices=["float32", "bfloat16", "int8", "int4"], help="of its model (default: --dtype)"
+    )
 
 
 def drafter_name(args: argparse.Namespace) -> str:
@@ -32,4 +34,5 @@ def drafter_config(args: argparse.Namespace, dtype: str | None = None) -> Drafte
     if model is None:
         return DrafterConfig()
     given = {"proposer": proposer, "model": model, "target_model": args.model}
-    return DrafterConfig.model_validate({**given, "dtype": args.drafter_dtype or dtype or args.dtype})
+    found = drafter_dtype(args.drafter_dtype, dtype or args.dtype)
+    return DrafterConfig.model_validate({**given, "dtype": found})

@@ -82,7 +82,7 @@ class Judge:
         """True if the two tokens' perturbed scores differ by less than twice the measured error of a row.
 
         The error is the largest difference, over the likely tokens, of the logits of two passes of the context that
-        should be equal: a full forward and a cached one, each beside float32 where they are coarser. Of two tokens
+        should be equal: a full forward and a cached one, each beside float32 where they are bfloat16. Of two tokens
         alone it would often be 0: a bfloat16 logit has steps of 1/8.
         """
         rows = [self._bare.row(context), self._bare.row_cached(context)]
@@ -127,7 +127,7 @@ async def study_equality(settings: EqualitySettings, progress: Progress) -> Repo
     progress("loading the target")
     spec = ModelSpec(str(folder), dtype=settings.dtype)
     runner = load_runner(spec, KV_TOKENS, vocab_size=tokenizer.vocab_size)
-    exact = None if settings.dtype == "float32" else BareModel(folder, "float32")
+    exact = BareModel(folder, "float32") if settings.dtype == "bfloat16" else None
     run = _Run(settings, runner, tokenizer, Judge(bare, exact), progress)
     answers: Answers = {tuple(prompt): reply for prompt, reply in zip(prompts, replies, strict=True)}
     rows = await run.greedy(None, prompts, replies)

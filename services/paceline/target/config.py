@@ -43,8 +43,9 @@ class TargetConfig(BaseModel):
     )
     dtype: str = Field(
         default="auto",
-        pattern="^(auto|float32|bfloat16)$",
-        description="Number format: auto (float32 on CPU, bfloat16 on GPU), float32 or bfloat16.",
+        pattern="^(auto|float32|bfloat16|int8|int4)$",
+        description="Number format: auto (float32 on CPU, bfloat16 on GPU), float32, bfloat16 or, on CPU, int8 or"
+        " int4.",
     )
     device: str = Field(
         default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="Device: auto, cpu, cuda or cuda:N."

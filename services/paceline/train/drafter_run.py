@@ -63,7 +63,7 @@ def train_drafter(
     check_format(weights, trimmed=settings.vocab is not None)
     _check_out(out, resume)
     device = ModelSpec("", device=settings.device).resolved_device()
-    dtype = ModelSpec("", dtype=settings.dtype, device=settings.device).resolved_dtype()
+    dtype = ModelSpec("", dtype=settings.dtype, device=settings.device).number_format().torch_dtype
     corpus = Corpus.open(*corpus_folders)
     target.check(corpus.info)
     split = _split(corpus, settings)
