@@ -45,7 +45,7 @@ class TransformersRunner:
     @property
     def kv_bytes(self) -> int:
         """Bytes of the keys and values of all slots."""
-        return sum(tensor.nbytes for tensor in (*self._storage.keys, *self._storage.values))
+        return self._storage.whole.nbytes
 
     @torch.inference_mode()
     def execute(self, plan: PassPlan) -> PassRows:
