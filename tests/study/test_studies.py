@@ -14,7 +14,6 @@ from paceline.runtime.store import default_store
 from paceline.runtime.tokenizer import load_tokenizer
 from paceline.study.equality import EqualitySettings, study_equality
 from paceline.study.overhead import study_overhead
-from paceline.study.passes import PassSettings, study_passes
 from paceline.study.ratios import interleaved, interleaved_async, percentiles, ratio_of
 from paceline.study.report import Report
 
@@ -127,14 +126,6 @@ async def test_overhead_of_a_round() -> None:
     assert all(0 < row["lookup_us"] < row["tree_us"] for row in filled)
     assert all(row["nodes"] > empty["nodes"] and 100 < row["bytes_per_token"] < 1000 for row in filled)
     assert "bytes" in report.notes[-1]
-
-
-@pytest.mark.model
-def test_the_packed_pass_is_measured_beside_the_bare_one() -> None:
-    settings = PassSettings(default_store().resolve(MODEL), "float32", sizes=(1, 8), prefix=32, pairs=3)
-    report = study_passes(settings, ignore)
-    assert [row["tokens"] for row in report.rows] == [1, 8]
-    assert all(row["low"] <= row["packed_over_bare"] <= row["high"] for row in report.rows)
 
 
 @pytest.mark.model
