@@ -1,4 +1,7 @@
-"""The packed tree pass over causal models of transformers: no code of its own for any model."""
+"""The packed tree pass over causal models of transformers.
+
+Any model whose attention can be replaced runs through its own layers; Llama-like ones through a leaner forward.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ class TransformersRunner:
     @property
     def kv_bytes(self) -> int:
         """Bytes of the keys and values of all slots."""
-        return sum(tensor.nbytes for tensor in (*self._storage.keys, *self._storage.values))
+        return self._storage.whole.nbytes
 
     @torch.inference_mode()
     def execute(self, plan: PassPlan) -> PassRows:
