@@ -66,7 +66,7 @@ def segment_masks(
             host[end : end + size].reshape(count, groups, sees)[:, :, sees - own :] = tree
         first, end = first + count, end + size
     parts = torch.from_numpy(host).to(device, dtype).split(sizes)
-    return [part.view(-1, sees) if len(part) else None for part, sees in zip(parts, visible, strict=True)]
+    return [part.view(-1, sees) if size else None for part, sees, size in zip(parts, visible, sizes, strict=True)]
 
 
 def padded_mask(

@@ -1,4 +1,7 @@
-"""The packed tree pass over causal models of transformers: no code of its own for any model."""
+"""The packed tree pass over causal models of transformers.
+
+Any model whose attention can be replaced runs through its own layers; Llama-like ones through a leaner forward.
+"""
 
 from __future__ import annotations
 
