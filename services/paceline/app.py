@@ -30,14 +30,14 @@ def build(args: Mapping[str, Any] | AppConfig) -> Application:
     if config.drafter is not None:
         guesses = config.drafter
         drafter = deployment(DrafterReplica, "Drafter", guesses).bind(
-            guesses.settings, config.data_plane, guesses.threads, guesses.drain_s
+            guesses.settings, config.data_plane, guesses.compute_threads, guesses.drain_s
         )
     truth = config.target
     target = deployment(TargetReplica, "Target", truth).bind(
-        truth.settings, config.data_plane, truth.threads, truth.drain_s, drafter
+        truth.settings, config.data_plane, truth.compute_threads, truth.drain_s, drafter
     )
     edge = config.gateway
-    return deployment(GatewayReplica, "Gateway", edge).bind(edge.settings, edge.threads, edge.drain_s, target)
+    return deployment(GatewayReplica, "Gateway", edge).bind(edge.settings, edge.compute_threads, edge.drain_s, target)
 
 
 def deployment(replica: type, name: str, part: ReplicaSettings) -> serve.Deployment:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -50,7 +51,11 @@ class ReplicaSettings(_Settings):
     )
     resources: Resources = Field(default_factory=Resources, description="What one replica asks of its node.")
     threads: int = Field(
-        default=0, ge=0, le=1024, description="Compute threads of a replica, 1 to 1024; 0: one per CPU of its node."
+        default=0,
+        ge=0,
+        le=1024,
+        description="Compute threads of a replica, 1 to 1024; 0: one for each CPU that it asks of its node, or, where"
+        " it asks for none, one for each that it may use there.",
     )
     max_ongoing_requests: int = Field(default=4096, ge=1, le=10**6, description="Ray Serve requests at once.")
     health_check_period_s: float = Field(default=2.0, ge=0.1, le=600, description="Seconds between health checks.")
@@ -58,6 +63,11 @@ class ReplicaSettings(_Settings):
     drain_s: float = Field(
         default=5.0, ge=0, le=3600, description="Seconds a leaving replica gives its streams to end by themselves."
     )
+
+    @property
+    def compute_threads(self) -> int:
+        """`threads`, or those of the CPUs it asks for; 0 leaves it to the replica, which knows its node."""
+        return self.threads or math.ceil(self.resources.num_cpus)
 
 
 class TargetPart(ReplicaSettings):
@@ -71,7 +81,7 @@ class DrafterPart(ReplicaSettings):
     """The drafter service."""
 
     pool: PoolName | None = "drafter"
-    threads: int = Field(default=1, ge=0, le=1024, description="Compute threads of a replica; 0: one per CPU.")
+    threads: int = Field(default=1, ge=0, le=1024, description="Compute threads of a replica; 0: as for the target.")
     settings: DrafterConfig = Field(default_factory=DrafterConfig, description="Settings of a drafter replica.")
 
 
@@ -79,7 +89,7 @@ class GatewayPart(ReplicaSettings):
     """The gateway service."""
 
     pool: PoolName | None = "gateway"
-    threads: int = Field(default=1, ge=0, le=1024, description="Compute threads of a replica; 0: one per CPU.")
+    threads: int = Field(default=1, ge=0, le=1024, description="Compute threads of a replica; 0: as for the target.")
     settings: GatewayConfig = Field(default_factory=GatewayConfig, description="Settings of a gateway replica.")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 WIDTH_IN, HEIGHT_IN = 3.6, 3.0  # of one panel
 
@@ -28,6 +29,34 @@ class Panel:
     y_label: str
     curves: Mapping[str, Curve]
     log_x: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A value with its interval."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+
+
+def draw_bars(bars: Sequence[Bar], x_label: str, out: Path, name: str) -> None:
+    """Writes NAME.png and NAME.svg into `out`: one bar below the other, the first on top. NaN draws no interval."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axis = pyplot.subplots(figsize=(2 * WIDTH_IN, 0.3 * len(bars) + 0.9))
+    errors = [[max(0.0, each.value - each.low) for each in bars], [max(0.0, each.high - each.value) for each in bars]]
+    axis.barh([each.name for each in bars], [each.value for each in bars], xerr=errors, capsize=2, height=0.7)
+    axis.invert_yaxis()
+    axis.set_xlabel(x_label, fontsize=8)
+    axis.tick_params(labelsize=8)
+    axis.grid(alpha=0.3, axis="x")
+    figure.tight_layout()
+    _save(figure, out, name)
 
 
 def draw(panels: Sequence[Panel], columns: int, out: Path, name: str) -> None:
@@ -60,6 +89,12 @@ def draw(panels: Sequence[Panel], columns: int, out: Path, name: str) -> None:
         axis.set_visible(False)
     figure.legend(shown.values(), shown.keys(), loc="lower center", ncols=min(len(shown), 6), fontsize=8)
     figure.tight_layout(rect=(0, 0.4 / (HEIGHT_IN * rows + 0.4), 1, 1))
+    _save(figure, out, name)
+
+
+def _save(figure: Any, out: Path, name: str) -> None:
+    from matplotlib import pyplot
+
     out.mkdir(parents=True, exist_ok=True)
     for kind in ("png", "svg"):
         figure.savefig(out / f"{name}.{kind}", dpi=140)

@@ -20,13 +20,14 @@ class Prompt:
     text: str
 
 
-def load_prompts(path: Path, per_category: int | None = None) -> list[Prompt]:
+def load_prompts(path: Path, per_category: int | None = None, *, option: str = "--prompts") -> list[Prompt]:
     """Reads a file, keeping the first `per_category` of each category (None keeps all), in the file's order.
 
-    Raises InvalidField naming the line that is not a JSON object with a text `prompt`.
+    Raises InvalidField naming `option` for a file that is not there or holds no prompt, or the line that is not a JSON
+    object with a text `prompt`.
     """
     if not path.is_file():
-        raise InvalidField("--prompts", str(path), "a file of JSON lines")
+        raise InvalidField(option, str(path), "a file of JSON lines")
     taken: dict[str, int] = defaultdict(int)
     prompts: list[Prompt] = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
@@ -43,7 +44,7 @@ def load_prompts(path: Path, per_category: int | None = None) -> list[Prompt]:
         if per_category is None or taken[category] <= per_category:
             prompts.append(Prompt(str(record.get("id", number)), category, record["prompt"]))
     if not prompts:
-        raise InvalidField("--prompts", str(path), "at least one prompt")
+        raise InvalidField(option, str(path), "at least one prompt")
     return prompts
 
 

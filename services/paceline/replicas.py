@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from paceline.errors import Unavailable
+
+log = logging.getLogger(__name__)
 
 LEASE_TIMEOUT_S = 5.0  # a handle call waits for ever where no replica runs
 
@@ -52,18 +56,26 @@ def listen_on(where: Listening) -> tuple[str, int]:
     )
 
 
-def use_threads(count: int) -> None:
+def use_threads(count: int, service: str) -> None:
     """Sets the compute threads of this process; 0 takes one per CPU. Ray's own default follows `num_cpus`."""
     import torch
 
-    torch.set_num_threads(count or _cpus())
+    torch.set_num_threads(count or usable_cpus())
+    log.info("%s computes with %d threads", service, torch.get_num_threads())
 
 
-def _cpus() -> int:
-    """CPUs this process may run on."""
-    if hasattr(os, "sched_getaffinity"):  # not on macOS
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def usable_cpus(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """CPUs this process may run on, and no more than its control group may use at once.
+
+    A container with a CPU limit sees every CPU of its node; `quota` (cgroup v2: microseconds, or "max", and the period)
+    has the limit. More threads than that would be stopped in every period.
+    """
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # not on macOS
+    try:
+        used, period = quota.read_text().split()
+        return cpus if used == "max" else max(1, min(cpus, int(used) // int(period)))
+    except (OSError, ValueError, ZeroDivisionError):
+        return cpus
 
 
 async def lease(handle: Any, service: str, timeout_s: float = LEASE_TIMEOUT_S) -> Lease:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import logging
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from paceline.app_config import AppConfig, parse
 from paceline.cli.serve_options import ServeOptions, add_arguments, drafter_flag, read
 from paceline.drafter.config import DrafterConfig
 from paceline.errors import InvalidField
+from paceline.replicas import usable_cpus, use_threads
 
 
 def options(*arguments: str) -> ServeOptions:
@@ -95,6 +99,62 @@ def test_a_target_has_the_drafter_that_comes_for_it(local: str, tmp_path: Path) 
     assert named.settings.proposer == "suffix"
     with pytest.raises(InvalidField, match=r"drafter\.settings\.dtype"):
         parse({"target": {"settings": {"model": "owner/other"}}, "drafter": {"settings": {"dtype": "float32"}}})
+
+
+def test_threads_flags(local: str, tmp_path: Path) -> None:
+    got = options("--config", written(tmp_path, local), "--target-threads", "3", "--drafter-threads", "2").app
+    assert got.drafter is not None
+    assert (got.target.threads, got.drafter.threads, got.gateway.threads) == (3, 2, 1)
+    assert got.drafter.settings.proposer == "suffix", "the file's"
+    own = options("--drafter-threads", "2").app.drafter
+    assert own is not None
+    assert (own.threads, own.settings.proposer) == (2, "fused")
+    with pytest.raises(InvalidField, match="--drafter-threads: got 2, allowed: absent, since there is no drafter"):
+        options("--drafter", "none", "--drafter-threads", "2")
+    with pytest.raises(InvalidField, match=r"target\.threads: got 2000"):
+        options("--target-threads", "2000")
+
+
+def test_a_replica_computes_with_the_cpus_it_asks_for() -> None:
+    def threads(**part: Any) -> int:
+        return parse({"target": part}).target.compute_threads
+
+    assert threads() == 0, "as many as its node has"
+    assert threads(resources={"num_cpus": 3}) == 3
+    assert threads(resources={"num_cpus": 0.5}) == 1
+    assert threads(resources={"num_cpus": 3}, threads=2) == 2
+
+
+@pytest.mark.parametrize(
+    ("quota", "allowed"),
+    [
+        ("max 100000\n", 64),
+        ("200000 100000\n", 2),
+        ("50000 100000\n", 1),
+        ("9900000 100000", 64),
+        ("?", 64),
+        (None, 64),
+    ],
+)
+def test_usable_cpus_are_within_the_control_groups_limit(
+    quota: str | None, allowed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
+    path = tmp_path / "cpu.max"
+    if quota is not None:
+        path.write_text(quota)
+    assert usable_cpus(path) == allowed
+
+
+def test_a_replica_says_how_many_threads_it_computes_with(caplog: pytest.LogCaptureFixture) -> None:
+    before = torch.get_num_threads()
+    try:
+        with caplog.at_level(logging.INFO, logger="paceline.replicas"):
+            use_threads(1, "the drafter")
+        assert torch.get_num_threads() == 1
+        assert caplog.messages == ["the drafter computes with 1 threads"]
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_budget_flag() -> None:

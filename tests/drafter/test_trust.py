@@ -6,11 +6,18 @@ import numpy as np
 import pytest
 
 from paceline.drafter.proposer import likeliest
-from paceline.drafter.said import CELLS, mark_prob, said_of
+from paceline.drafter.said import CELLS, Heard, Said, mark_prob
+from paceline.drafter.said import said_of as said_by
 from paceline.drafter.trust import DEPTHS, SessionTrust, Trust
 from paceline.speculation.propose import Candidates, ranked
 
+Probs = dict[int, float]
 SIGMAS = 5.3  # of a binomial count: false alarm 1e-7
+
+
+def said_of(suffix: Probs, model: Candidates | None, least: float, most: int, own: Probs | None = None) -> Said:
+    """Everything from the session's own text, unless `own` says how much of it."""
+    return said_by(Heard(suffix, suffix if own is None else own), model, least, most)
 
 
 def row(probs: dict[int, float]) -> Candidates:
@@ -169,3 +176,20 @@ def test_marks_are_even_in_log_odds() -> None:
     assert np.allclose(np.diff(odds), np.diff(odds)[0])
     assert mark_prob(0) < 0.0011
     assert mark_prob(10) > 0.98
+
+
+def test_own_text_and_text_served_earlier_are_trusted_apart() -> None:
+    trust = Trust()
+    own, store = (said_of({1: 0.5}, row({2: 0.6}), 1e-3, 64, own={1: part}) for part in (0.4, 0.1))
+    for number in range(600):
+        teacher = SessionTrust(trust)
+        teacher.learn(own, 1, 1 if number % 10 else 3)
+        teacher.learn(store, 1, 3 if number % 10 else 1)
+    session = SessionTrust(trust)
+    assert session.probs(own, 1)[0] > 0.8
+    assert session.probs(store, 1)[0] < 0.2
+    for _ in range(20):
+        session.learn(store, 1, 1)
+    fresh = SessionTrust(trust)
+    assert session.probs(store, 1)[0] > 1.5 * fresh.probs(store, 1)[0], "this session leans to served text"
+    assert session.probs(own, 1)[0] == pytest.approx(fresh.probs(own, 1)[0]), "and to nothing else"

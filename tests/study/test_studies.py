@@ -16,7 +16,6 @@ from paceline.runtime.store import default_store
 from paceline.runtime.tokenizer import load_tokenizer
 from paceline.study.equality import EqualitySettings, study_equality
 from paceline.study.overhead import study_overhead
-from paceline.study.passes import PassSettings, study_passes
 from paceline.study.quality import QualitySettings, read, study_quality
 from paceline.study.ratios import interleaved, interleaved_async, percentiles, ratio_of
 from paceline.study.report import Report
@@ -135,14 +134,6 @@ async def test_overhead_of_a_round() -> None:
 
 
 @pytest.mark.model
-def test_the_packed_pass_is_measured_beside_the_bare_one() -> None:
-    settings = PassSettings(default_store().resolve(MODEL), "float32", sizes=(1, 8), prefix=32, pairs=3)
-    report = study_passes(settings, ignore)
-    assert [row["tokens"] for row in report.rows] == [1, 8]
-    assert all(row["low"] <= row["packed_over_bare"] <= row["high"] for row in report.rows)
-
-
-@pytest.mark.model
 async def test_drafted_replies_equal_plain_ones() -> None:
     """Greedy against transformers' generate, sampled against plain decoding, by three drafters, alone and together."""
     settings = EqualitySettings(MODEL, PROMPTS, new_tokens=14, sampled_prompts=1, company=2)
@@ -164,7 +155,7 @@ def test_a_coarser_format_is_read_beside_float32(tmp_path: Path) -> None:
     assert coarse["dtype"] == "bfloat16"
     assert 0.9 < coarse["low"] <= coarse["ratio"] <= coarse["high"] < 1.1
     assert 0.8 < coarse["agreement"] < 1
-    with pytest.raises(InvalidField, match="--prompts: got '[0-9]+ tokens', allowed: at least 512 tokens"):
+    with pytest.raises(InvalidField, match=r"--prompts: got '[0-9]+ tokens', allowed: at least 512 tokens"):
         study_quality(QualitySettings(str(folder), prompts[:2], []), ignore)
 
 

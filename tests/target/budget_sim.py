@@ -34,7 +34,7 @@ class World:
 
     costs: PassCosts
     quality: Sequence[Quality]  # of each session
-    claimed: float | None = None  # probability the drafter gives its guesses; None: it knows its quality
+    claimed: float | None = None  # probability the drafter gives its guesses; None: it knows its quality; < 0: none
     fixed_s: float = 0.001  # from asking to a tree, and
     level_s: float = 0.0  # for each level of it
     depth: int = 8  # deepest level
@@ -65,6 +65,8 @@ class SimSession:
         length = len(self.context)
         at = range(length, length + min(nodes, world.depth))
         tokens = [each % VOCAB if self.right[each] else (each + 1) % VOCAB for each in at]
+        if world.claimed is not None and world.claimed < 0:
+            return DraftTree.build(tokens, range(-1, len(tokens) - 1))
         probs = [world.claimed if world.claimed is not None else self.quality(each) for each in at]
         return DraftTree.build(tokens, range(-1, len(tokens) - 1), np.log(np.maximum(probs, 1e-6)).tolist())
 
@@ -100,7 +102,7 @@ def session(world: World, number: int, tokens: int, wanted: DraftWish) -> SimSes
 
 def simulate(world: World, budget: int | str, sessions: int, tokens: int, budgets: Budgets | None = None) -> Run:
     """Decodes `tokens` tokens in each of `sessions` sessions, all in step, each beginning anew when it is done."""
-    budgets = budgets or Budgets(world.costs, cuts=True)
+    budgets = budgets or Budgets(world.costs)
     live = [session(world, number, tokens, wish(budget)) for number in range(sessions)]
     nodes: list[list[int]] = [[] for _ in live]
     reasons: list[str] = []

@@ -15,11 +15,12 @@ from paceline.speculation.shape import scheduled_shape
 from paceline.speculation.tree import DraftTree
 from paceline.target.budget import Budgets, Load
 from paceline.target.context import Context
+from paceline.target.gains import MOST_NODES, SIZES, Gains
 from paceline.target.line import Line
-from paceline.target.offers import MOST_NODES, Offers
 from paceline.target.request import DraftWish
-from paceline.target.session_budget import FIRST_PAUSE, LONGEST_PAUSE, Followed
+from paceline.target.session_budget import FIRST_PAUSE, LONGEST_PAUSE, Offered
 from paceline.target.turn import Turn
+from paceline.target.waits import Waits
 from target import drafters
 from target.budget_sim import Quality, SimSession, World, session, simulate, wish
 from target.rig import plain, random_table, request, running, sampled
@@ -44,6 +45,7 @@ SUFFIX, MODEL = {"fixed_s": 0.001}, {"fixed_s": 0.002, "level_s": 0.004}
 
 WORLDS = {
     "right": World(CPU, [RIGHT], 0.9, **SUFFIX),
+    "right, does not say": World(CPU, [RIGHT], -1.0, **SUFFIX),
     "right, levels cost": World(CPU, [RIGHT], 0.9, **MODEL),
     "right, bumpy": World(BUMPY, [RIGHT], 0.9, **SUFFIX),
     "right, flat": World(FLAT, [RIGHT], 0.9, **SUFFIX),
@@ -90,8 +92,7 @@ def test_zero_is_reached_and_left_again() -> None:
     assert min(nodes[-5:]) >= 4
     assert len(nodes) < 100 + LONGEST_PAUSE + 8 + 100 / 4
     assert any("followed" in reason for reason in run.reasons)
-    assert run.reasons[0] == "no tree was seen yet"
-    assert "too little" in run.reasons[idle]
+    assert "plain pays more" in run.reasons[idle]
     assert all(run.reasons)
 
 
@@ -106,7 +107,7 @@ def test_trees_that_are_only_followed_become_rare_and_share_their_steps() -> Non
 
 
 def test_a_session_that_begins_knows_what_others_were_offered() -> None:
-    budgets = Budgets(CPU, cuts=True)
+    budgets = Budgets(CPU)
     simulate(World(CPU, [WRONG], 0.9, **MODEL), "auto", 1, 60, budgets)
     run = simulate(World(CPU, [WRONG], 0.9, **MODEL), "auto", 1, 60, budgets)
     assert set(run.nodes[0]) == {0}
@@ -127,7 +128,7 @@ def test_the_same_world_gives_the_same_choices() -> None:
 def test_a_wait_that_was_too_long_is_tried_again() -> None:
     """A drafter that answers slowly at first."""
     slow, quick = World(FLAT, [GOOD], fixed_s=0.06), World(FLAT, [GOOD], **SUFFIX)
-    budgets = Budgets(FLAT, cuts=True)
+    budgets = Budgets(FLAT)
     assert simulate(slow, "auto", 1, 60, budgets).nodes[0][-20:] == [0] * 20
     nodes = simulate(quick, "auto", 1, 800, budgets).nodes[0]
     assert min(nodes[-20:]) > 0
@@ -138,7 +139,7 @@ def test_a_sampled_tree_s_size_does_not_depend_on_what_was_drawn() -> None:
     even = PassCosts({size: 0.01 + 0.002 * size for size in (1, 8, 32, 128)})
 
     def sizes(tree_of: object, accepted_of: object) -> list[int]:
-        budgets, found = Budgets(even, cuts=True), []
+        budgets, found = Budgets(even), []
         one = session(WORLDS["good"], 0, 200, wish("auto", Proposal.SAMPLED))
         for number in range(60):
             budgets.begin([one], Load(0.025 * number, 1, 0, 64))  # type: ignore[list-item]
@@ -275,36 +276,86 @@ def test_a_line_neither_falls_nor_starts_below_zero(near: float, far: float) -> 
     assert (np.diff(found) >= 0).all()
 
 
-def test_offers_know_a_size_from_trees_of_that_size_and_fade() -> None:
-    offers, sizes = Offers(), np.asarray([1, 2, 4, 8])
-    assert not offers.known
-    offers.add(np.asarray([0.5, 0.9]), np.asarray([1, 2]), 2, whole=False)
-    assert offers.known_of(sizes).sum(axis=0).tolist() == [1, 1, 0, 0]
-    assert offers.probs[0, :3].tolist() == [0.9, 0.5, 0.0]
-    offers.age()
-    offers.add(np.asarray([0.5, 0.4, 0.3]), np.asarray([1, 1, 2]), 4, whole=True)
-    assert offers.known_of(sizes).sum(axis=0) == pytest.approx([1.9, 1.9, 1, 1]), "the drafter has no more"
-    assert offers.levels_of(sizes) == pytest.approx([1, (0.9 * 2 + 1) / 1.9, 2, 2])
-    other = offers.copy()
-    other.add(np.zeros(0), np.zeros(0, np.int32), 1, whole=False)
-    assert offers.known_of(sizes).sum(axis=0) == pytest.approx([1.9, 1.9, 1, 1])
-    assert other.known_of(sizes).sum() == pytest.approx(6.8)
+def test_a_tree_tells_of_its_size_and_of_smaller_ones() -> None:
+    gains = Gains(0.5)
+    assert gains.largest == 0
+    for _ in range(40):
+        gains.learn(np.asarray([0, 2, 5]), verified=7, asked=8, whole=False)
+    assert gains.largest == 8
+    nodes, tokens = (dict(zip(SIZES.tolist(), each.tolist(), strict=True)) for each in gains.means())
+    for size, count, expected in ((1, 1, 1), (2, 2, 1), (3, 3, 2), (6, 6, 3), (8, 7, 3)):
+        assert nodes[size] == pytest.approx(count, rel=0.2)
+        assert tokens[size] == pytest.approx(expected, rel=0.2)
+    further = (tokens[8] - tokens[6]) / 2
+    assert tokens[64] == pytest.approx(tokens[8] + 56 * further), "further nodes bring what the last ones did"
+    for _ in range(20):
+        gains.learn(np.zeros(0, np.int64), verified=0, asked=8, whole=False)
+    assert gains.means()[1].max() < 0.15, "larger trees are not hoped for where smaller ones bring nothing"
+
+
+def test_others_tell_what_larger_trees_would_bring() -> None:
+    own, others = Gains(0.9), Gains(0.9)
+    for _ in range(40):
+        own.learn(np.asarray([0]), verified=4, asked=4, whole=False)
+        others.learn(np.asarray([0, 1, 6]), verified=8, asked=8, whole=False)
+    by_size = dict(zip(SIZES.tolist(), own.means(others.means())[1].tolist(), strict=True))
+    assert by_size[4] == pytest.approx(1, rel=0.1)
+    assert by_size[8] == pytest.approx(by_size[4] * 3 / 2, rel=0.1)
+    assert own.largest == 4
+
+
+def test_a_drafter_that_has_no_more_tells_of_larger_trees_too() -> None:
+    gains = Gains(1.0)
+    for _ in range(50):
+        gains.learn(np.asarray([0]), verified=2, asked=8, whole=True)
+    nodes, tokens = gains.means()
+    assert gains.largest == MOST_NODES
+    assert nodes[2:] == pytest.approx(2, abs=0.2)
+    assert tokens == pytest.approx(1, abs=0.1)
+
+
+def test_waits_are_known_by_size_and_ease() -> None:
+    waits = Waits()
+    assert waits.at(SIZES).tolist() == [0.0] * len(SIZES)
+    waits.learn(8, 0.01)
+    assert waits.at(SIZES) == pytest.approx([0.01] * len(SIZES))
+    for _ in range(60):
+        waits.learn(16, 0.03)
+    found = dict(zip(SIZES.tolist(), waits.at(SIZES).tolist(), strict=True))
+    assert 0.006 < found[8] < 0.01
+    assert found[16] == found[64] == pytest.approx(0.03, rel=0.05)
+    waits.learn(1, 0.05)
+    assert waits.at(SIZES[:3]) == pytest.approx([0.05] * 3)
+    assert (np.diff(waits.at(SIZES)) >= 0).all()
+    for _ in range(300):
+        waits.ease()
+    assert waits.at(SIZES).max() < 0.02
 
 
 @pytest.mark.parametrize(
-    ("emitted", "matched"), [([], None), ([5], None), ([6], 0), ([5, 9], 1), ([5, 7], 2), ([5, 7, 1], 2), ([4], 1)]
+    ("emitted", "matched"),
+    [([], None), ([5], None), ([6], []), ([5, 9], [0]), ([5, 7], [0, 2]), ([5, 7, 1], [0, 2]), ([4], [1])],
 )
-def test_a_tree_is_followed_until_the_tokens_leave_it(emitted: list[int], matched: int | None) -> None:
+def test_a_tree_is_followed_until_the_tokens_leave_it(emitted: list[int], matched: list[int] | None) -> None:
     context = Context(np.asarray([1, 2], np.int32), np.zeros(0, np.int32), 10)
     context.append(emitted)
-    followed = Followed(2, 3, DraftTree.build([5, 4, 7], [-1, -1, 0]))
-    assert followed.matched(context) == matched
-    assert Followed(2, 3).matched(context) is None
+    places = Offered(2, 3, DraftTree.build([5, 4, 7], [-1, -1, 0])).places(context)
+    assert (None if places is None else places.tolist()) == matched
+    assert Offered(2, 3).places(context) is None
+
+
+def test_places_of_what_was_accepted() -> None:
+    context = Context(np.asarray([1, 2], np.int32), np.zeros(0, np.int32), 10)
+    context.append([5, 7, 3])
+    offered = Offered(2, 4, DraftTree.build([5, 4, 7, 3], [-1, -1, 0, 2]))
+    found = offered.places(context, 2)
+    assert found is not None
+    assert found.tolist() == [0, 2], "the drawn token is not one of them, though the tree holds it"
 
 
 def test_a_session_is_what_the_simulation_says_it_is() -> None:
     """The stand-in has the fields that budgets read of a session."""
     one = session(WORLDS["good"], 0, 10, wish(4))
     assert isinstance(one, SimSession)
-    Budgets(CPU, cuts=True).begin([one], Load(0.0, 1, 0, 64))  # type: ignore[list-item]
+    Budgets(CPU).begin([one], Load(0.0, 1, 0, 64))  # type: ignore[list-item]
     assert (one.grant.nodes, one.grant.reason, one.budget) == (4, "", None)

@@ -39,7 +39,7 @@ def costs(*seconds: float) -> PassCosts:
 
 def times(*seconds: float) -> NDArray[np.float64]:
     """The same, as passes are run."""
-    return Budgets(costs(*seconds), cuts=True).seconds(1, 16)
+    return Budgets(costs(*seconds)).seconds(1, 16)
 
 
 def test_path_probabilities_multiply_along_the_path() -> None:

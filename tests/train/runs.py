@@ -24,6 +24,7 @@ def train(
     out: Path,
     *,
     stop: Callable[[], bool] = lambda: False,
+    start: Path | None = None,
     resume: bool = False,
     weights: str = "float32",
     clock: Callable[[], float] = time.monotonic,
@@ -33,4 +34,6 @@ def train(
     settings = TrainSettings(**{**QUICK, **({} if "minutes" in changes else {"epochs": 4.0}), **changes})
     target = TargetFolder.open(str(given.target), given.target)
     progress = TrainProgress(out, Console(quiet=True))
-    return train_drafter(given.corpus, target, out, settings, weights, progress, stop, resume=resume, clock=clock)
+    return train_drafter(
+        [given.corpus], target, out, settings, weights, progress, stop, start=start, resume=resume, clock=clock
+    )

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import InvalidField
+from paceline.runtime.tokenizer import load_tokenizer
 from paceline.train.corpus import Corpus
-from paceline.train.corpus_cli import add_corpus, run_corpus
+from paceline.train.corpus_cli import add_corpus, run_corpus, usual_openings
 from support.tiny import save_tokenizer, tiny_model
 
 
@@ -43,6 +44,26 @@ def test_prompts_of_a_file_and_of_its_own(model: str, tmp_path: Path, capsys: py
     assert max(len(each.row_ids) for each in corpus) <= 5
 
 
+def test_openings_are_kept_in_mind(model: str, tmp_path: Path) -> None:
+    openings = tmp_path / "openings.jsonl"
+    openings.write_text('{"prompt": "one two"}\n')
+    given = ["--out", str(tmp_path / "corpus"), "--target", model, "--sequences", "2", "--reply-tokens", "5"]
+    given += ["--prompt-tokens", "4", "--rows", "7"]
+    assert run_corpus(arguments(*given, "--openings", str(openings))) == 0
+    tokenizer = load_tokenizer(Path(model))
+    first = Corpus.open(tmp_path / "corpus")[0]
+    assert "one two" in tokenizer.decode(first.tokens[: first.prompt_length].tolist())
+    with pytest.raises(InvalidField, match="openings: got None"):
+        run_corpus(arguments(*given, "--sequences", "3"))
+
+
+def test_the_usual_openings_come_with_the_package() -> None:
+    found = usual_openings()
+    assert len({(each.category, each.text) for each in found}) == len(found) > 100
+    categories = {each.category for each in found}
+    assert categories == {each.category for each in found[:40]} == {each.category for each in found[-40:]}, "mixed"
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -52,6 +73,7 @@ def test_prompts_of_a_file_and_of_its_own(model: str, tmp_path: Path, capsys: py
         (["--rows", "401", "--reply-tokens", "9"], "--rows: got 401, allowed: 1 to "),
         (["--reply-tokens", "300"], "--reply-tokens: got 300, allowed: what fits behind the prompts"),
         (["--sequences", "0"], "--sequences: got 0"),
+        (["--openings", "none.jsonl"], "--openings: got 'none.jsonl', allowed: a file of JSON lines"),
     ],
 )
 def test_bad_options_are_refused_by_name(model: str, tmp_path: Path, given: list[str], said: str) -> None:

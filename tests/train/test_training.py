@@ -13,12 +13,13 @@ import pytest
 import torch
 
 from paceline.errors import InvalidField, ModelDamaged, TokenizerMismatch
+from paceline.runtime.drafter_folder import TOKEN_IDS, read_facts, read_weights
 from paceline.runtime.tokenizer import load_tokenizer
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.corpus import Corpus
 from paceline.train.trainer import TrainingDiverged
 from support.tiny import byte_level_tokenizer, save_tokenizer, tiny_model
-from train.corpora import Taught, taught
+from train.corpora import Taught, corpus_of, taught
 from train.runs import CHECKPOINT, QUICK, train
 
 
@@ -133,3 +134,32 @@ def test_the_head_has_the_replies_most_frequent_tokens_and_the_end(llama: Taught
     special = load_tokenizer(llama.target).eos_token_ids
     others = [token for token in range(320) if token not in ids and token not in special]
     assert counts[others].max() <= counts[[token for token in ids if token not in special]].min()
+
+
+def test_a_run_begins_with_an_earlier_drafter(llama: Taught, tmp_path: Path) -> None:
+    train(llama, tmp_path / "first", layers=(0, 4))
+    first = read_weights(tmp_path / "first", "first")
+    figures = train(llama, tmp_path / "second", start=tmp_path / "first", epochs=1.0, learning_rate=1e-7)
+    assert figures is not None
+    assert read_facts(tmp_path / "second", "second").layers == (0, 4)
+    second = read_weights(tmp_path / "second", "second")
+    assert all(torch.allclose(first[name], second[name], atol=1e-4) for name in first)
+    assert np.array_equal(np.load(tmp_path / "first" / TOKEN_IDS), np.load(tmp_path / "second" / TOKEN_IDS))
+    for changes, named in (({"vocab": 64}, "--vocab"), ({"layers": (0, 1)}, "--layers")):
+        with pytest.raises(InvalidField, match=named):
+            train(llama, tmp_path / "none", start=tmp_path / "first", **changes)
+    with pytest.raises(InvalidField, match="--start"):
+        train(llama, tmp_path / "none", start=llama.target)
+    with pytest.raises(InvalidField, match="--start"):
+        train(taught(tmp_path / "other", sequences=8, vocab=330), tmp_path / "none", start=tmp_path / "first")
+
+
+def test_several_corpora_are_one(llama: Taught, tmp_path: Path) -> None:
+    more = corpus_of(llama.target, tmp_path / "more", 8, seed=5)
+    first, second, both = Corpus.open(llama.corpus), Corpus.open(more), Corpus.open(llama.corpus, more)
+    assert len(both) == len(first) + 8
+    assert np.array_equal(both[len(first) + 3].tokens, second[3].tokens)
+    assert both.info.reply_tokens == first.info.reply_tokens + second.info.reply_tokens
+    other = taught(tmp_path / "other", sequences=4).corpus
+    with pytest.raises(InvalidField, match=r"--corpus: got .*allowed: corpora with the target"):
+        Corpus.open(llama.corpus, other)

@@ -106,6 +106,18 @@ def test_given_prompts_are_answered_at_every_temperature() -> None:
     assert told[4][0][:2] == [0, 1]  # beyond them the target writes its own
 
 
+def test_prompts_begin_with_openings_in_turn() -> None:
+    openings = [[3], [4, 5]]
+    found = dict(Writer(toy(), TURN, [], SETTINGS, openings).write(iter(range(8)), lambda _: None))
+    for number, each in found.items():
+        opening = openings[number // 2 % 2]  # each is replied to at both temperatures
+        assert each.tokens[2 : 2 + len(opening)].tolist() == opening
+        own = each.prompt_length - len(TURN.before) - len(opening) - len(TURN.behind)
+        assert 0 <= own <= SETTINGS.prompt_tokens
+        assert each.temperature == SETTINGS.temperatures[number % 2]
+    assert len({tuple(each.tokens[: each.prompt_length].tolist()) for each in found.values()}) > 2
+
+
 def test_a_broken_run_goes_on(tmp_path: Path) -> None:
     sequences = 2 * SHARD + 10
     whole = make_corpus(tmp_path / "whole", INFO, Writer(toy(), TURN, [], SETTINGS), sequences, quiet())

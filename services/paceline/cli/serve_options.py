@@ -69,6 +69,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--drafter-dtype", metavar="FORMAT", help="of the drafter model alone; int8 if the target has int4"
     )
+    for service in ("target", "drafter"):
+        parser.add_argument(
+            f"--{service}-threads", type=int, metavar="N", help=f"compute threads of the {service}; 0: one per CPU"
+        )
     parser.add_argument("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:N; of target and drafter")
     parser.add_argument(
         "--ray-address", metavar="ADDRESS", help="join this Ray cluster instead of starting one, for example auto"
@@ -141,6 +145,14 @@ def _with_flags(arguments: Mapping[str, Any], flags: argparse.Namespace) -> dict
         kept = {name: value for name, value in settings.items() if name not in chosen}
         merged["drafter"] = {**section, "settings": kept}
         put("drafter", proposer=proposer, model=model)
+    for part, threads in (("target", flags.target_threads), ("drafter", flags.drafter_threads)):
+        if threads is None:
+            continue
+        if part == "drafter" and merged.get(part, {}) is None:
+            raise InvalidField("--drafter-threads", threads, "absent, since there is no drafter")
+        section = merged.setdefault(part, {})
+        if isinstance(section, dict):
+            section["threads"] = threads
     budget = int(flags.budget) if flags.budget is not None and flags.budget.isdecimal() else flags.budget
     put("target", model=flags.target, dtype=flags.dtype, device=flags.device, budget=budget)
     merged = with_own_drafter(merged)

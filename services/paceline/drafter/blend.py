@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from paceline.drafter.known_rows import ContextHash, KnownRows
 from paceline.drafter.model_rows import CANDIDATES
 from paceline.drafter.proposer import DraftOptions, children, known_children, likeliest
-from paceline.drafter.said import Said, said_of
+from paceline.drafter.said import Heard, Said, said_of
 from paceline.drafter.trust import SessionTrust
 from paceline.speculation.propose import NO_CANDIDATES, Candidates
 from paceline.speculation.rows import Row
@@ -25,7 +25,7 @@ MIN_PROB = 1e-3  # tokens that no member gives more are not looked at
 class Members:
     """What they say of the next token behind a path, for the context as it stands."""
 
-    suffix: Callable[[Path], dict[int, float]]
+    suffix: Callable[[Path], Heard]
     model: Mapping[Path, Candidates]  # only where it has looked
 
 

@@ -15,7 +15,7 @@ class DrafterReplica:
         self, settings: DrafterConfig, data_plane: Listening, threads: int, drain_s: float
     ) -> None:
         """Starts the data plane on the event loop that runs this, and loads the proposer."""
-        use_threads(threads)
+        use_threads(threads, "the drafter")
         host, port = listen_on(data_plane)
         self._drain_s = drain_s
         self._server = self.make_server(settings.model_copy(update={"bind_host": host, "port": port}))

@@ -336,7 +336,7 @@ class FusedProposer:
         )
 
     def _members(self, session: int, held: _Session) -> Members:
-        return Members(self._suffix.probs_below(session), self._rows.below(session) if held.follows else {})
+        return Members(self._suffix.heard_below(session), self._rows.below(session) if held.follows else {})
 
     # -- the model ----------------------------------------------------------------------------------------------------
 

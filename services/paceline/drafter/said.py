@@ -1,4 +1,8 @@
-"""What two proposers say of the next token at one place: the suffix proposer's statistics and a model's row."""
+"""What is said of the next token at one place: by the suffix proposer's statistics and by a model's row.
+
+The suffix proposer has two sources, the session's own text and text served earlier. Both give one probability; which of
+them has most of it is kept, since the same number is right more often from the one than from the other.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,10 @@ from paceline.speculation.propose import Candidates
 # A probability lies between marks that are even in log odds, from about 0.001 to about 0.99.
 FIRST_MARK, MARK_STEP, MARKS = -6.9, 1.15, 11
 MASS = (0.3, 0.7)  # upper ends of ranges of what the suffix proposer gives to all tokens together
-SUFFIX_NAMED = len(MASS) + 1  # rows before it are for tokens it does not name, by that mass; from it on marks
+OWN_NAMED = len(MASS) + 1  # rows before it are for tokens it does not name, by that mass; from it on marks
+STORE_NAMED = OWN_NAMED + MARKS  # and these for tokens that text served earlier has most to say of
 UNLOOKED, UNNAMED, MODEL_NAMED = 0, 1, 2  # columns: the model has not looked, it does not name the token, marks
-ROWS, COLUMNS = SUFFIX_NAMED + MARKS, MODEL_NAMED + MARKS
+ROWS, COLUMNS = STORE_NAMED + MARKS, MODEL_NAMED + MARKS
 CELLS = ROWS * COLUMNS  # cell number is row * COLUMNS + column
 
 
@@ -22,8 +27,16 @@ class Spot(NamedTuple):
     """Where the two probabilities of a token lie in the table, between one, two or four cells."""
 
     cells: tuple[tuple[int, float], ...]  # (cell, share); shares sum to 1
-    suffix: bool  # whether the suffix proposer names it
+    own: bool  # whether the suffix proposer names it, by the session's own text above all
+    store: bool  # whether the suffix proposer names it, by text served earlier above all
     model: bool  # whether the model names it
+
+
+class Heard(NamedTuple):
+    """What the suffix proposer says."""
+
+    probs: Mapping[int, float]  # of each token it has seen; their sum may be below 1
+    own: Mapping[int, float]  # the part of them that comes from the session's own text
 
 
 class Top(NamedTuple):
@@ -42,15 +55,16 @@ class Said(NamedTuple):
     model: Top | None  # None: it has not looked, or said nothing
 
 
-def said_of(suffix: Mapping[int, float], model: Candidates | None, least: float, most: int) -> Said:
+def said_of(heard: Heard, model: Candidates | None, least: float, most: int) -> Said:
     """What is said of every token that one of them gives at least `least`.
 
     Args:
-        suffix: probability of each token; their sum may be below 1.
+        heard: by the suffix proposer.
         model: its most probable tokens, best first; None where it has not looked.
         least: above 0.
         most: tokens of the model, beside those that the suffix proposer gives anything: all that can be of use.
     """
+    suffix = heard.probs
     others = (bisect_left(MASS, sum(suffix.values())), 0.0)
     unnamed = (UNLOOKED if model is None else UNNAMED, 0.0)
     looked: dict[int, float] = {}
@@ -68,9 +82,11 @@ def said_of(suffix: Mapping[int, float], model: Candidates | None, least: float,
     spots = []
     for token in tokens:
         by_suffix, by_model = named.get(token), looked.get(token)
-        row = others if by_suffix is None else _between(by_suffix, SUFFIX_NAMED)
+        own = by_suffix is not None and 2 * heard.own.get(token, 0.0) >= by_suffix
+        row = others if by_suffix is None else _between(by_suffix, OWN_NAMED if own else STORE_NAMED)
         column = unnamed if by_model is None else _between(by_model, MODEL_NAMED)
-        spots.append(Spot(_cells(row, column), by_suffix is not None, by_model is not None))
+        store = by_suffix is not None and not own
+        spots.append(Spot(_cells(row, column), own, store, by_model is not None))
     return Said(tokens, spots, _top(named.items()), _top(looked.items()))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from paceline.drafter.known_rows import ContextHash, KnownRows
 from paceline.drafter.ngrams import LONGEST, ORDERS, NGrams, context_keys, tenant_start
 from paceline.drafter.proposer import DraftOptions, Growth, Want, children, draw_tree, known_children, likeliest
+from paceline.drafter.said import Heard
 from paceline.drafter.text_store import TextStore
 from paceline.speculation.proposal_row import ProposalRow
 from paceline.speculation.propose import NO_CANDIDATES, Candidates
@@ -100,20 +101,17 @@ class SuffixProposer:
             self.store.add(held.tokens, held.prompt_length, held.options.tenant)
         self.store.learn_part()
 
-    def probs_below(self, session: int) -> Callable[[Path], dict[int, float]]:
-        """Probability of each token seen after the context and a path below it; their sum may be below 1.
-
-        For the context as it stands, as far as it is indexed.
-        """
+    def heard_below(self, session: int) -> Callable[[Path], Heard]:
+        """What is said of tokens after the context and a path below it, for the context as far as it is indexed."""
         held = self._sessions[session]
         tail = held.tokens[-LONGEST:]
-        sources = [(held.own, OWN_WEIGHT), *((each, 1.0) for each in self.store.generations())]
+        served = self.store.generations()
 
-        def blended(path: Path) -> dict[int, float]:
+        def heard(path: Path) -> Heard:
             keys = context_keys([*tail, *path][-LONGEST:], held.start)
-            return _blended(keys, sources, held.options.vocab_size)
+            return _blended(keys, held.own, served, held.options.vocab_size)
 
-        return blended
+        return heard
 
     def propose(self, wants: Sequence[Want]) -> list[Growth | None]:
         """One tree for each want; None for one whose text is not indexed to its end yet."""
@@ -142,7 +140,7 @@ class SuffixProposer:
         if not budget:
             return DraftTree.empty()
         length = len(held.tokens)
-        blended = self.probs_below(want.session)
+        heard = self.heard_below(want.session)
 
         def expand(path: Path) -> Candidates:
             if path and path[-1] in held.options.eos_token_ids:
@@ -150,7 +148,7 @@ class SuffixProposer:
             known = self._known.find(held.hash, path)
             if known is not None:
                 return known_children(held.options, known, length + len(path), budget)
-            return self._candidates(held.options, blended(path), length + len(path), budget)
+            return self._candidates(held.options, heard(path).probs, length + len(path), budget)
 
         def row_below(path: Path) -> ProposalRow | None:
             if path and path[-1] in held.options.eos_token_ids:
@@ -159,7 +157,7 @@ class SuffixProposer:
             if known is not None:
                 within = known.token_ids < held.options.vocab_size
                 return ProposalRow.of(known.token_ids[within], known.probs[within], DRAWN_FROM)
-            likely = {token: prob for token, prob in blended(path).items() if prob >= MIN_PROB}
+            likely = {token: prob for token, prob in heard(path).probs.items() if prob >= MIN_PROB}
             if not likely:
                 return None
             return ProposalRow.of(np.fromiter(likely, np.int64), np.fromiter(likely.values(), float), DRAWN_FROM)
@@ -168,24 +166,27 @@ class SuffixProposer:
             return draw_tree(held.options, row_below, length, scheduled_shape(budget, self._max_depth))
         return best_first(expand, budget, self._max_depth, self._min_log_score)
 
-    def _candidates(self, options: DraftOptions, blended: dict[int, float], position: int, width: int) -> Candidates:
+    def _candidates(self, options: DraftOptions, probs: Mapping[int, float], position: int, width: int) -> Candidates:
         if options.coupled:
-            likely = [token for token, prob in blended.items() if prob >= MIN_PROB]
+            likely = [token for token, prob in probs.items() if prob >= MIN_PROB]
             if not likely:
                 return NO_CANDIDATES
-            log_probs = np.log([blended[token] for token in likely])
+            log_probs = np.log([probs[token] for token in likely])
             return children(options, np.asarray(likely, dtype=np.int64), log_probs, position, width)
-        return likeliest(((token, prob) for token, prob in blended.items() if prob >= self._min_prob), width)
+        return likeliest(((token, prob) for token, prob in probs.items() if prob >= self._min_prob), width)
 
 
-def _blended(keys: Sequence[int], sources: Sequence[tuple[NGrams, float]], vocab_size: int) -> dict[int, float]:
-    """Probability of each token seen behind these contexts, all lengths together; their sum may be below 1."""
+def _blended(keys: Sequence[int], own: NGrams, served: Sequence[NGrams], vocab_size: int) -> Heard:
+    """Probability of each token seen behind these contexts, all lengths and both sources together."""
     found: dict[int, float] = {}
+    found_own: dict[int, float] = {}
     left = 1.0  # probability that longer contexts have not given away
     for key, order in zip(reversed(keys), reversed(ORDERS[: len(keys)]), strict=True):
         weights: dict[int, float] = {}
-        for source, weight in sources:
-            source.add_followers(key, weight, weights)
+        own.add_followers(key, OWN_WEIGHT, weights)
+        owned = list(weights.items())
+        for each in served:
+            each.add_followers(key, 1.0, weights)
         if not weights:
             continue
         escape = ESCAPE[order] * len(weights)
@@ -193,7 +194,9 @@ def _blended(keys: Sequence[int], sources: Sequence[tuple[NGrams, float]], vocab
         for token, count in weights.items():
             if token < vocab_size:
                 found[token] = found.get(token, 0.0) + share * count
+        for token, count in owned:
+            found_own[token] = found_own.get(token, 0.0) + share * count
         left = share * escape
         if left < MIN_PROB:
             break
-    return found
+    return Heard(found, found_own)

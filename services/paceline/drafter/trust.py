@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from paceline.drafter.said import (
     CELLS,
     COLUMNS,
+    MARKS,
     MODEL_NAMED,
-    SUFFIX_NAMED,
+    OWN_NAMED,
     UNLOOKED,
     Said,
     Top,
@@ -35,11 +36,11 @@ LEAN_MOST = 3.0
 def _first_guess(cell: int) -> float:
     """What a cell is taken for before anything is seen: most of what the two say together, or the only one's word."""
     row, column = divmod(cell, COLUMNS)
-    suffix = mark_prob(row - SUFFIX_NAMED) if row >= SUFFIX_NAMED else 0.0
+    suffix = mark_prob((row - OWN_NAMED) % MARKS) if row >= OWN_NAMED else 0.0
     model = mark_prob(column - MODEL_NAMED) if column >= MODEL_NAMED else 0.0
     if column == UNLOOKED:
         return max(LEAST, suffix)
-    if row >= SUFFIX_NAMED:
+    if row >= OWN_NAMED:
         return max(LEAST, min(0.7 * (suffix + model), MOST_PROB))
     return max(LEAST, model * (1.0 - 0.2 * row))  # the more the suffix proposer gives to others, the less
 
@@ -142,7 +143,7 @@ class SessionTrust:
     """What is known of one session, on top of what is known of all."""
 
     trust: Trust
-    _lean: list[float] = field(default_factory=lambda: [0.0, 0.0])  # log odds of tokens of the suffix and the model
+    _lean: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])  # log odds of tokens of own text, store, model
 
     def probs(self, said: Said, depth: int) -> list[float]:
         """Probability of each token named at a level of the tree, 1 for the first; their sum is at most 1."""
@@ -152,21 +153,23 @@ class SessionTrust:
 
     def learn(self, said: Said, depth: int, token: int) -> None:
         """Takes in which token was right where this was said."""
-        suffix = model = 0.0
+        own = store = model = 0.0
         for each, spot, chance in zip(said.tokens, said.spots, self._chances(said, depth), strict=True):
             error = (each == token) - chance
-            suffix += error * spot.suffix
+            own += error * spot.own
+            store += error * spot.store
             model += error * spot.model
-        for member, error in enumerate((suffix, model)):
+        for member, error in enumerate((own, store, model)):
             self._lean[member] = min(max(self._lean[member] + LEAN * error, -LEAN_MOST), LEAN_MOST)
         self.trust.learn(said, min(depth, DEPTHS) - 1, token)
 
     def _chances(self, said: Said, depth: int) -> list[float]:
         rates = self.trust.rates[min(depth, DEPTHS) - 1]
-        by_suffix, by_model = (math.exp(each) for each in self._lean)
+        by_own, by_store, by_model = (math.exp(each) for each in self._lean)
         chances = []
-        for cells, suffix, model in said.spots:
+        for cells, own, store, model in said.spots:
             chance = sum([share * rates[cell] for cell, share in cells])
-            odds = (by_suffix if suffix else 1.0) * (by_model if model else 1.0) * chance / max(1.0 - chance, 1e-6)
+            leaning = (by_own if own else by_store if store else 1.0) * (by_model if model else 1.0)
+            odds = leaning * chance / max(1.0 - chance, 1e-6)
             chances.append(odds / (1.0 + odds))
         return chances

@@ -43,7 +43,7 @@ class GatewayReplica:
         self, settings: GatewayConfig, threads: int, drain_s: float, targets: Any
     ) -> None:
         """Loads the tokenizer, and starts the direct listener if one is configured."""
-        use_threads(threads)
+        use_threads(threads, "the gateway")
         self._drain_s = drain_s
         directory = HandleDirectory(targets)
         self._servicer = InferenceServicer(directory, await self.load_tokenizer(settings, directory), settings)

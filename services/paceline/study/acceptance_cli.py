@@ -104,11 +104,16 @@ def run_overlap(args: argparse.Namespace, progress: Callable[[str], None]) -> Re
 
 def add_prompts(parser: argparse.ArgumentParser, per_category: int) -> None:
     """Adds --prompts, --per-category and --threads."""
+    add_prompt_file(parser, per_category)
+    parser.add_argument("--threads", type=int, default=2, help="of torch (default 2)")
+
+
+def add_prompt_file(parser: argparse.ArgumentParser, per_category: int) -> None:
+    """Adds --prompts and --per-category."""
     parser.add_argument("--prompts", type=Path, required=True, help="JSON lines with prompt, and optional category")
     parser.add_argument(
         "--per-category", type=int, default=per_category, help=f"prompts of each category (default {per_category})"
     )
-    parser.add_argument("--threads", type=int, default=2, help="of torch (default 2)")
 
 
 def add_layers(parser: argparse.ArgumentParser) -> None:

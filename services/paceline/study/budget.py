@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from paceline.study.parts import Parts
+from paceline.study.ratios import turned
 from paceline_client.client import AsyncClient
 from paceline_client.replies import Delta, Finish
 from paceline_client.request import AUTO_BUDGET, Tokens
@@ -74,13 +75,6 @@ async def measure(
                 parts.put(f"{sessions}-{repeat}", kept[repeat])
         found[sessions] = [part for part in kept if part is not None]
     return found
-
-
-def turned(variants: Sequence[Budget], repeat: int) -> list[Budget]:
-    """The variants from the next one on in every repeat, every second time backwards: drift falls on all alike."""
-    start = (repeat + repeat % 2) % len(variants)  # backwards the one before comes first
-    order = [*variants[start:], *variants[:start]]
-    return order[::-1] if repeat % 2 else order
 
 
 def _chosen(prompts: Sequence[Sequence[int]], sessions: int, repeat: int) -> list[Sequence[int]]:

@@ -21,15 +21,18 @@ from paceline.study.acceptance_cli import (
 from paceline.study.budget_cli import add_budget, run_budget
 from paceline.study.drafter_option import add_drafter_option, drafter_config
 from paceline.study.drafters_cli import add_drafters, run_drafters
+from paceline.study.formats import FORMATS
+from paceline.study.pass_cli import add_pass, run_pass
+from paceline.study.peers_cli import add_peers, run_peers
 from paceline.study.quality_cli import add_quality, run_quality
 from paceline.study.report import Report
+from paceline.study.threads_cli import add_threads, run_threads
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the command."""
     parser = subparsers.add_parser("study", help="measure this machine, or check the rules' laws")
     studies = parser.add_subparsers(dest="study", required=True)
-    passes = studies.add_parser("passes", help="the packed pass beside a bare transformers forward")
     equality = studies.add_parser("equality", help="speculative against plain decoding, token by token")
     speed = studies.add_parser("speed", help="plain and drafted decoding through the whole stack")
     overhead = studies.add_parser("overhead", help="what a round costs without compute")
@@ -39,13 +42,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     drafters = studies.add_parser("drafters", help="drafters by budget, temperature and coupling strength")
     budget = studies.add_parser("budget", help="tokens per second by draft budget and load, the chosen one beside")
     dtypes = studies.add_parser("dtypes", help="what coarser number formats cost: perplexity, greedy agreement")
-    for each in (passes, equality, speed, overhead, selection, nucleus, overlap, drafters, budget, dtypes):
+    for each in (equality, speed, overhead, selection, nucleus, overlap, drafters, budget, dtypes):
         each.add_argument("--out", type=Path, required=True, help="folder for the report")
         each.add_argument("--json", action="store_true", help="one JSON object on the last line of stdout")
-    for each in (passes, equality, speed):
+    for each in (equality, speed):
         each.add_argument("--model", default=DEFAULT_MODEL, help=f"default: {DEFAULT_MODEL}")
-        each.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "int8", "int4"])
-    passes.add_argument("--pairs", type=int, default=30, help="interleaved pairs, at least 2 (default 30)")
+        each.add_argument("--dtype", default="float32", choices=FORMATS)
     speed.add_argument("--pairs", type=int, default=52, help="interleaved pairs (default 52: each prompt twice)")
     for each in (equality, speed):
         each.add_argument("--prompts", type=Path, required=True, help="JSON lines with prompt, and optional category")
@@ -55,8 +57,17 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     speed.add_argument("--warm-tokens", type=int, default=100_000, help="tokens served before the warm measurement")
     law = studies.add_parser("law", help="the rules of verification and selection beside numbers of case files")
     law.add_argument("files", nargs="+", type=Path, metavar="FILE", help="JSON with cases, their kinds told by keys")
-    law.add_argument("--out", type=Path, help="folder for the report (default: none is written)")
-    law.add_argument("--json", action="store_true", help="one JSON object on the last line of stdout")
+    passes = studies.add_parser(
+        "pass", help="a pass by tokens, sessions and format, beside a bare transformers forward"
+    )
+    peers = studies.add_parser("peers", help="our decoding beside that of transformers and llama.cpp")
+    threads = studies.add_parser("threads", help="compute threads of target and drafter on one machine")
+    for each in (law, passes, peers, threads):
+        each.add_argument("--out", type=Path, help="folder for the report (default: none is written)")
+        each.add_argument("--json", action="store_true", help="one JSON object on the last line of stdout")
+    add_pass(passes)
+    add_peers(peers)
+    add_threads(threads)
     add_selection(selection)
     add_nucleus(nucleus)
     add_overlap(overlap)
@@ -75,14 +86,6 @@ def run(args: argparse.Namespace) -> int:
         report.write(args.out)
     report.show(args.json)
     return 0 if report.passed else 1
-
-
-def _passes(args: argparse.Namespace, progress: Callable[[str], None]) -> Report:
-    from paceline.runtime.store import default_store
-    from paceline.study.passes import PassSettings, study_passes
-
-    folder = default_store().resolve(args.model)
-    return study_passes(PassSettings(folder, args.dtype, pairs=args.pairs), progress)
 
 
 def _equality(args: argparse.Namespace, progress: Callable[[str], None]) -> Report:
@@ -125,7 +128,9 @@ def _law(args: argparse.Namespace, progress: Callable[[str], None]) -> Report:
 
 
 _STUDIES: dict[str, Callable[[argparse.Namespace, Callable[[str], None]], Report]] = {
-    "passes": _passes,
+    "pass": run_pass,
+    "peers": run_peers,
+    "threads": run_threads,
     "equality": _equality,
     "speed": _speed,
     "overhead": _overhead,

@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import argparse
 
-from paceline.cli.serve_options import drafter_dtype, drafter_of
+from paceline.cli.serve_options import FUSED, SUFFIX, drafter_dtype, drafter_of
 from paceline.drafter.config import DrafterConfig
+from paceline.runtime.shipped import shipped_for
+from paceline.study.formats import FORMATS
 
 
-def add_drafter_option(parser: argparse.ArgumentParser, default: str) -> None:
-    """Adds `--drafter` and `--drafter-dtype`."""
+def add_drafter_option(parser: argparse.ArgumentParser, default: str | None) -> None:
+    """Adds `--drafter` and `--drafter-dtype`. `default` None: what `paceline serve` would take for the model."""
+    shown = default or "fused with the drafter that comes with Paceline for the model, or suffix where there is none"
     parser.add_argument(
-        "--drafter", default=default, metavar="WHAT", help=f'"suffix", MODEL or "fused:MODEL" (default {default})'
+        "--drafter", default=default, metavar="WHAT", help=f'"suffix", MODEL or "fused:MODEL" (default {shown})'
     )
-    parser.add_argument(
-        "--drafter-dtype", choices=["float32", "bfloat16", "int8", "int4"], help="of its model (default: --dtype)"
-    )
+    parser.add_argument("--drafter-dtype", choices=FORMATS, help="of its model (default: --dtype)")
 
 
-def drafter_config(args: argparse.Namespace) -> DrafterConfig:
-    """The drafter that is named, for `args.model`. Raises InvalidField."""
-    proposer, model = drafter_of(args.drafter)
+def drafter_name(args: argparse.Namespace) -> str:
+    """The drafter that is named, or the default one of `args.model`."""
+    if args.drafter is not None:
+        return str(args.drafter)
+    own = shipped_for(args.model)
+    return SUFFIX if own is None else f"{FUSED}{own}"
+
+
+def drafter_config(args: argparse.Namespace, dtype: str | None = None) -> DrafterConfig:
+    """That drafter, for `args.model`; `dtype` is its format where --drafter-dtype names none. Raises InvalidField."""
+    proposer, model = drafter_of(drafter_name(args))
     if model is None:
         return DrafterConfig()
     given = {"proposer": proposer, "model": model, "target_model": args.model}
-    return DrafterConfig.model_validate({**given, "dtype": drafter_dtype(args.drafter_dtype, args.dtype)})
+    return DrafterConfig.model_validate({**given, "dtype": drafter_dtype(args.drafter_dtype, dtype or args.dtype)})

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -59,10 +59,22 @@ class Tally:
     accepted: int
 
 
-class Judge:
-    """Decides whether a first difference is a near-tie (THEORY 6), on transformers' own rows."""
+class Rows(Protocol):
+    """Rows of a model, computed in two ways that should give the same."""
 
-    def __init__(self, bare: BareModel, exact: BareModel | None = None) -> None:
+    def row(self, tokens: Sequence[int]) -> torch.Tensor:
+        """Logits after `tokens` from one pass over all: [vocab] float32."""
+        ...
+
+    def row_cached(self, tokens: Sequence[int]) -> torch.Tensor:
+        """Logits after `tokens`, the last one alone over a cache: [vocab] float32."""
+        ...
+
+
+class Judge:
+    """Decides whether a first difference is a near-tie (THEORY 6), on a model's own rows, mostly transformers'."""
+
+    def __init__(self, bare: Rows, exact: Rows | None = None) -> None:
         """`exact`: the same weights in float32, where `bare` has rows in bfloat16; None: its rows are float32."""
         self._bare, self._exact = bare, exact
 

@@ -1,4 +1,4 @@
-"""Confidence intervals over prompts, which are what a study draws at random."""
+"""Confidence intervals over prompts, which are what a study draws at random, and over runs."""
 
 from __future__ import annotations
 
@@ -18,6 +18,14 @@ class Interval:
     mean: float
     low: float
     high: float
+
+
+def median_interval(values: Sequence[float]) -> Interval:
+    """The median, and the order statistics that hold it with 95 %, whatever the law; with few values less than that."""
+    ordered = sorted(values)
+    below = int(stats.binom.ppf(0.025, len(ordered), 0.5))
+    first = max(0, below - 1)
+    return Interval(float(np.median(ordered)), ordered[first], ordered[len(ordered) - 1 - first])
 
 
 def ratio_interval(above: Sequence[float], below: Sequence[float]) -> Interval:

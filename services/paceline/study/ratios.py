@@ -6,11 +6,13 @@ import math
 import statistics
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from typing import TypeVar
 
 from scipy import stats
 
 Timer = Callable[[int], float]  # runs a pair's thing once and returns its seconds
 AsyncTimer = Callable[[int], Awaitable[float]]
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,13 @@ class Ratio:
     def as_dict(self) -> dict[str, float]:
         """Plain data for JSON."""
         return asdict(self)
+
+
+def turned(items: Sequence[Item], turn: int) -> list[Item]:
+    """The items from the next one on in every turn, every second time backwards: drift falls on all alike."""
+    start = (turn + turn % 2) % len(items)  # backwards the one before comes first
+    order = [*items[start:], *items[:start]]
+    return order[::-1] if turn % 2 else order
 
 
 def interleaved(ours: Timer, base: Timer, pairs: int) -> tuple[list[float], list[float]]:

@@ -17,7 +17,7 @@ from paceline.rpc.unknown_fields import refuse_unknown
 from paceline.speculation.modes import MAX_DEADLINE_MS, MAX_STRENGTH, MIN_STRENGTH, Proposal, WaitFor
 from paceline.speculation.nucleus import Ledger
 from paceline.speculation.sampling import SamplingParams
-from paceline.target.offers import MOST_NODES
+from paceline.target.gains import MOST_NODES
 from paceline.target.request import DraftWish, SessionRequest
 from paceline.v1 import target_pb2
 

@@ -28,7 +28,7 @@ class TargetReplica:
         self, settings: TargetConfig, data_plane: Listening, threads: int, drain_s: float, drafters: Any | None
     ) -> None:
         """Loads the model and starts the data plane on the event loop that runs this. `drafters` None: no drafts."""
-        use_threads(threads)
+        use_threads(threads, "the target")
         host, port = listen_on(data_plane)
         self._drain_s = drain_s
         directory = None if drafters is None else HandleDirectory(drafters)

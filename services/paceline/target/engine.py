@@ -112,7 +112,7 @@ class TargetEngine:
             runner,
             rule or Rounds(runner.costs, cache),
             StepBudget(config.step_tokens, config.prefill_chunk),
-            Budgets(runner.costs, cuts=config.cost_aware),
+            Budgets(runner.costs),
             cost_aware=config.cost_aware,
             cache=cache,
             prompts=SharedPrompts(runner.kv, cache, self.counters),

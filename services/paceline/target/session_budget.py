@@ -10,60 +10,77 @@ from numpy.typing import NDArray
 from paceline.speculation.tree import ROOT, DraftTree
 from paceline.target.calibration import Calibration
 from paceline.target.context import Context
-from paceline.target.offers import Offers
+from paceline.target.gains import Gains
 
 FIRST_PAUSE, LONGEST_PAUSE = 4, 16  # rounds at budget 0 between trees that are only followed
+LOOK_EVERY = 16  # rounds with a tree
+MEMORY, KIND_MEMORY = 0.9, 0.98  # weight that the past keeps per tree, for a session and for its kind
 
 
 @dataclass(slots=True)
 class Kind:
-    """What the trees of sessions with the same kind of proposals were worth lately."""
+    """What the trees of sessions with the same kind of proposals have brought lately."""
 
-    offers: Offers = field(default_factory=Offers)
+    gains: Gains = field(default_factory=lambda: Gains(KIND_MEMORY))
     calibration: Calibration = field(default_factory=Calibration)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Offered:
-    """A tree before it was cut."""
-
-    probs: NDArray[np.float64]  # [nodes] float64, chance of each node's path
-    depths: NDArray[np.int32]  # [nodes] int32
-    whole: bool  # it was drafted for this very context and complete
-
-
-@dataclass(slots=True, eq=False)
-class Followed:
-    """A tree that was asked for without waiting for it, to see whether it would have been right."""
+    """A tree before it was cut, or one that is followed without waiting for it."""
 
     base_length: int  # context length it grows from
-    nodes: int  # asked for
+    asked: int  # nodes
     tree: DraftTree | None = None  # None until it comes
+    whole: bool = False  # it was drafted for this very context, and the drafter had no more
 
-    def matched(self, context: Context) -> int | None:
-        """Tokens after the base that the tree holds as one path; None while that is not known."""
+    def places(self, context: Context, most: int | None = None) -> NDArray[np.int64] | None:
+        """Places of the nodes that the tokens after the base have taken, at most so many; None while more may follow.
+
+        With `most` given the answer is never None.
+        """
         if self.tree is None:
             return None
-        node = ROOT
-        for matched, token in enumerate(context.copy(self.base_length).tolist()):
+        node, places, left = ROOT, list[int](), False
+        for token in context.copy(self.base_length)[:most].tolist():
             child = self.tree.child(node, token)
             if child is None:
-                return matched
+                left = True
+                break
+            places.append(child)
             node = child
-        return None if self.tree.children(node) else len(context) - self.base_length
+        ended = left or most is not None or not self.tree.children(node)
+        return np.asarray(places, dtype=np.int64) if ended else None
 
 
 class SessionBudget:
     """State of one session. Compute thread only."""
 
-    __slots__ = ("followed", "kind", "offered", "offers", "pause")
+    __slots__ = ("_drafted", "followed", "gains", "kind", "looks", "offered", "pause", "teaches")
 
-    def __init__(self, kind: Kind | None, offers: Offers) -> None:
-        self.kind = kind  # what its trees teach for others; None: nothing
-        self.offers = offers
+    def __init__(self, kind: Kind, *, teaches: bool) -> None:
+        """`teaches`: whether others of its kind learn from its trees."""
+        self.kind, self.teaches = kind, teaches
+        self.gains = Gains(MEMORY)
         self.pause = FIRST_PAUSE
+        self._drafted = 0  # rounds with a tree
+        self.looks = False  # its round is to tell what more nodes bring than are asked for otherwise
         self.offered: Offered | None = None  # in the round that is under way
-        self.followed: Followed | None = None
+        self.followed: Offered | None = None
+
+    def expected(self) -> NDArray[np.float64]:
+        """[2, R] float64: nodes verified and tokens accepted a round, by size; see `Gains.means`."""
+        return self.gains.means(self.kind.gains.means())
+
+    @property
+    def largest(self) -> int:
+        """Nodes of the largest tree of which anything is known, of its own or of its kind; 0 if nothing is."""
+        return max(self.gains.largest, self.kind.gains.largest)
+
+    def learn(self, offered: Offered, places: NDArray[np.int64], verified: int) -> None:
+        """Takes a tree in, see `Gains.learn`."""
+        for gains in (self.gains, self.kind.gains) if self.teaches else (self.gains,):
+            gains.learn(places, verified, offered.asked, whole=offered.whole)
 
     def rested(self) -> None:
         """A tree was asked for after a pause; the next pause is longer."""
@@ -76,10 +93,10 @@ class SessionBudget:
             self.pause = FIRST_PAUSE
 
     def drafts(self) -> None:
-        """A tree is asked for because it pays; the next pause is shorter."""
-        self.pause = max(self.pause // 2, FIRST_PAUSE)
+        """A tree is asked for because it pays; the next pause is shorter.
 
-    def learn(self, offered: Offered, asked: int) -> None:
-        """Takes a tree in, see `Offers.add`."""
-        for offers in (self.offers,) if self.kind is None else (self.offers, self.kind.offers):
-            offers.add(offered.probs, offered.depths, asked, whole=offered.whole)
+        Now and then it `looks`: a tree of up to twice the size is asked for and followed whole, soon at first.
+        """
+        self.pause = max(self.pause // 2, FIRST_PAUSE)
+        self._drafted += 1
+        self.looks = self._drafted.bit_count() == 1 or self._drafted % LOOK_EVERY == 0

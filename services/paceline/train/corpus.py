@@ -21,14 +21,14 @@ import json
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.errors import PacelineError
+from paceline.errors import InvalidField, PacelineError
 
 FORMAT, VERSION = "paceline-corpus", 1
 _ARRAYS = {
@@ -118,10 +118,24 @@ class Corpus(Sequence[Written]):
         self._firsts = np.cumsum([0] + [len(shard.prompt_lengths) for shard in shards])
 
     @classmethod
-    def open(cls, folder: Path) -> Corpus:
-        """Raises CorpusDamaged naming the file and the reason."""
-        info = read_info(folder)
-        return cls(info, [_map_shard(folder, shard, info) for shard in info.shards])
+    def open(cls, *folders: Path) -> Corpus:
+        """One or several, behind each other. What they have in common is the first one's.
+
+        Raises CorpusDamaged naming the file and the reason, or InvalidField if they are not of one target.
+        """
+        infos = [read_info(folder) for folder in folders]
+        for folder, info in zip(folders, infos, strict=True):
+            for name in ("target", "tokenizer_fingerprint", "vocab_size", "rows"):
+                first = getattr(infos[0], name)
+                if getattr(info, name) != first:
+                    allowed = f"corpora with the {name} {first!r}, as {folders[0]} has"
+                    raise InvalidField("--corpus", f"{folder} with {getattr(info, name)!r}", allowed)
+        shards = [
+            _map_shard(folder, shard, info)
+            for folder, info in zip(folders, infos, strict=True)
+            for shard in info.shards
+        ]
+        return cls(replace(infos[0], shards=tuple(shard for info in infos for shard in info.shards)), shards)
 
     def __len__(self) -> int:
         return int(self._firsts[-1])

@@ -7,24 +7,27 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from importlib.resources import as_file, files
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from paceline.errors import InvalidField
-from paceline.prompt_file import load_prompts, prompt_tokens
+from paceline.prompt_file import Prompt, load_prompts, prompt_tokens
 from paceline.runtime.known_models import DEFAULT_MODEL
 from paceline.runtime.models import ModelSpec
 from paceline.runtime.runner import ModelRunner
 from paceline.runtime.store import default_store
-from paceline.runtime.tokenizer import load_tokenizer
+from paceline.runtime.tokenizer import TextTokenizer, load_tokenizer
 from paceline.runtime.transformers_runner import load_runner
 from paceline.train.corpus import CorpusInfo
 from paceline.train.making import make_corpus
 from paceline.train.turns import UserTurn
 from paceline.train.writing import Writer, WritingSettings
 
+USUAL = "usual"  # the openings that come with the package
+PAGE = 16  # tokens; what a sequence may leave unused of its last KV page
 MOST_PROMPT_TOKENS = 1024  # of a given prompt; a longer one is cut at its end
 
 
@@ -40,6 +43,11 @@ def add_corpus(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--temperatures", default="0,0.7,1", help="of replies, in turn (default 0,0.7,1)")
     parser.add_argument("--prompt-temperature", type=float, default=1.0, help="of prompts of its own (default 1)")
     parser.add_argument("--prompt-tokens", type=int, default=96, help="most of such a prompt (default 96)")
+    parser.add_argument(
+        "--openings",
+        metavar="FILE",
+        help=f"JSON lines with prompt: what such prompts begin with, in turn; {USUAL}: a list of common tasks",
+    )
     parser.add_argument("--reply-tokens", type=int, default=192, help="most of a reply (default 192)")
     parser.add_argument("--rows", type=int, default=32, help="most probable tokens kept of each row (default 32)")
     parser.add_argument("--seed", type=int, default=0, help="default 0")
@@ -60,8 +68,11 @@ def run_corpus(args: argparse.Namespace) -> int:
     turn = UserTurn.of(tokenizer, args.target) if sequences > answered else None
     given = [prompt_tokens(tokenizer, prompt.text, MOST_PROMPT_TOKENS) for prompt in prompts]
     spec = ModelSpec(str(folder), name=args.target, dtype=args.dtype, device=args.device)
-    runner = load_runner(spec, _kv_tokens(settings, turn, given), vocab_size=tokenizer.vocab_size, measure_s=0)
-    _check_room(settings, turn, given, runner)
+    openings = _openings(args.openings, tokenizer)
+    longest = _longest(settings, turn, given, openings)
+    kv_tokens = settings.batch * (longest + PAGE)
+    runner = load_runner(spec, kv_tokens, vocab_size=tokenizer.vocab_size, measure_s=0)
+    _check_room(settings, longest, runner)
     info = CorpusInfo(
         args.target,
         tokenizer.fingerprint,
@@ -71,6 +82,7 @@ def run_corpus(args: argparse.Namespace) -> int:
             **asdict(settings),
             "temperatures": list(settings.temperatures),
             "given": _digest(given),
+            **({"openings": _digest(openings)} if openings else {}),
             "dtype": runner.info.dtype,
         },
     )
@@ -82,7 +94,7 @@ def run_corpus(args: argparse.Namespace) -> int:
         TimeRemainingColumn(),
         console=Console(stderr=True),
     ) as progress:
-        made = make_corpus(args.out, info, Writer(runner, turn, given, settings), sequences, progress)
+        made = make_corpus(args.out, info, Writer(runner, turn, given, settings, openings), sequences, progress)
     summary = {
         "out": str(args.out),
         "sequences": made.info.sequences,
@@ -122,21 +134,34 @@ def _settings(args: argparse.Namespace) -> WritingSettings:
     )
 
 
-def _longest(settings: WritingSettings, turn: UserTurn | None, given: Sequence[Sequence[int]]) -> int:
+def usual_openings() -> list[Prompt]:
+    """The openings that come with the package: beginnings of common tasks, every category in any part of the list."""
+    with as_file(files("paceline.train") / "openings.jsonl") as path:
+        return load_prompts(path)
+
+
+def _openings(named: str | None, tokenizer: TextTokenizer) -> list[list[int]]:
+    """What prompts begin with, as tokens; nothing if no file is named."""
+    if named is None:
+        return []
+    found = usual_openings() if named == USUAL else load_prompts(Path(named), option="--openings")
+    return [tokenizer.encode(each.text) for each in found]
+
+
+def _longest(
+    settings: WritingSettings,
+    turn: UserTurn | None,
+    given: Sequence[Sequence[int]],
+    openings: Sequence[Sequence[int]],
+) -> int:
     """Tokens of the longest sequence there can be."""
-    own = 0 if turn is None else len(turn.before) + settings.prompt_tokens + len(turn.behind)
+    opening = max((len(each) for each in openings), default=0)
+    own = 0 if turn is None else len(turn.before) + opening + settings.prompt_tokens + len(turn.behind)
     return max(own, *(len(prompt) for prompt in given), 0) + settings.reply_tokens
 
 
-def _kv_tokens(settings: WritingSettings, turn: UserTurn | None, given: Sequence[Sequence[int]]) -> int:
-    page = 16
-    return settings.batch * (_longest(settings, turn, given) + page)
-
-
-def _check_room(
-    settings: WritingSettings, turn: UserTurn | None, given: Sequence[Sequence[int]], runner: ModelRunner
-) -> None:
-    longest, limit = _longest(settings, turn, given), runner.info.context_length
+def _check_room(settings: WritingSettings, longest: int, runner: ModelRunner) -> None:
+    limit = runner.info.context_length
     if longest > limit:
         remedy = f"A prompt and its reply would have {longest} tokens, the context limit is {limit}."
         raise InvalidField("--reply-tokens", settings.reply_tokens, "what fits behind the prompts", remedy)
@@ -145,5 +170,5 @@ def _check_room(
 
 
 def _digest(given: Sequence[Sequence[int]]) -> str:
-    """Tells whether a run that goes on has the same prompts."""
+    """Tells whether a run that goes on has the same prompts or openings."""
     return hashlib.sha256(json.dumps([list(prompt) for prompt in given]).encode()).hexdigest()[:16] if given else ""

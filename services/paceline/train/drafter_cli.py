@@ -25,9 +25,14 @@ DEFAULT_EPOCHS = 2.0
 def add_drafter(parser: argparse.ArgumentParser) -> None:
     """Adds its options."""
     defaults = TrainSettings(epochs=1)
-    parser.add_argument("--corpus", type=Path, required=True, help="folder that paceline train corpus has made")
+    parser.add_argument(
+        "--corpus", type=Path, nargs="+", required=True, help="folders that paceline train corpus has made"
+    )
     parser.add_argument("--out", type=Path, required=True, help="the drafter's folder")
     parser.add_argument("--target", help="the model to draft for (default: the one that wrote the corpus)")
+    parser.add_argument(
+        "--start", type=Path, metavar="DRAFTER", help="begin with the weights, layers and head of this drafter's folder"
+    )
     parser.add_argument("--resume", action="store_true", help="go on with the run in --out, with the same options")
     parser.add_argument(
         "--layers", default="", metavar="N,N", help="layers of the target to begin with (default: first two, last two)"
@@ -66,7 +71,7 @@ def add_drafter(parser: argparse.ArgumentParser) -> None:
 def run_drafter(args: argparse.Namespace) -> int:
     """Trains; 130 if it was stopped, with a checkpoint to go on from."""
     settings = _settings(args)
-    name = args.target or read_info(args.corpus).target
+    name = args.target or read_info(args.corpus[0]).target
     with StopSignal() as signal, TrainProgress(args.out) as progress:
         target = TargetFolder.open(name, default_store().resolve(name))
         figures = train_drafter(
@@ -77,6 +82,7 @@ def run_drafter(args: argparse.Namespace) -> int:
             args.weights,
             progress,
             signal.asked.is_set,
+            start=args.start,
             resume=args.resume,
         )
         if figures is None:

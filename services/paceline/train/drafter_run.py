@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from paceline.train.corpus import Corpus
 from paceline.train.export import CHECKPOINT, begin_run, check_format, export_run
 from paceline.train.metrics import TrainProgress
 from paceline.train.settings import TrainSettings
+from paceline.train.start import Start
 from paceline.train.student import chosen_layers, initial_student
 from paceline.train.target_folder import TargetFolder
 from paceline.train.trainer import Split, Trainer
@@ -28,7 +29,7 @@ RUN = "training"  # the run's folder in the drafter's
 
 
 def train_drafter(
-    corpus_folder: Path,
+    corpus_folders: Sequence[Path],
     target: TargetFolder,
     out: Path,
     settings: TrainSettings,
@@ -36,19 +37,21 @@ def train_drafter(
     progress: TrainProgress,
     stop: Callable[[], bool],
     *,
+    start: Path | None = None,
     resume: bool,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Any] | None:
     """Trains a drafter and writes its folder.
 
     Args:
-        corpus_folder: the corpus.
+        corpus_folders: the corpora.
         target: the model whose rows it holds.
         out: the drafter's folder.
         settings: of the run.
         weights: number format of the folder's weights.
         progress: is told how it goes.
         stop: asked between steps.
+        start: folder of a drafter to begin with, instead of the target's layers.
         resume: goes on with the run in `out`.
         clock: seconds, ascending.
 
@@ -61,12 +64,16 @@ def train_drafter(
     _check_out(out, resume)
     device = ModelSpec("", device=settings.device).resolved_device()
     dtype = ModelSpec("", dtype=settings.dtype, device=settings.device).number_format().torch_dtype
-    corpus = Corpus.open(corpus_folder)
+    corpus = Corpus.open(*corpus_folders)
     target.check(corpus.info)
-    layers = chosen_layers(settings.layers, target.layers)
     split = _split(corpus, settings)
-    token_ids = _head(corpus, target, settings)
-    student = initial_student(target.folder, target.name, layers, token_ids, target.embedding)
+    if start is None:
+        layers = chosen_layers(settings.layers, target.layers)
+        token_ids = _head(corpus, target, settings)
+        student = initial_student(target.folder, target.name, layers, token_ids, target.embedding)
+    else:
+        begun = Start.read(start, target, settings)
+        layers, token_ids, student = begun.layers, begun.token_ids, begun.student
     embedding = EmbeddingFacts.of(target.embedding)
     columns = embedding.rows if token_ids is None else len(token_ids)
     progress.say(f"student of layers {', '.join(map(str, layers))} of {target.name}, head of {columns} tokens")
@@ -84,6 +91,7 @@ def train_drafter(
         "embedding": embedding.sha256,
         "layers": list(layers),
         "columns": columns,
+        "start": None if start is None else start.name,
     }
     batcher = Batcher(corpus, token_ids, embedding.rows, settings.temperature, settings.argmax_weight)
     path = out / RUN / CHECKPOINT

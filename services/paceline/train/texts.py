@@ -17,7 +17,9 @@ from paceline.train.corpus import Corpus
 
 def add_texts(parser: argparse.ArgumentParser) -> None:
     """Adds its options."""
-    parser.add_argument("--corpus", type=Path, required=True, help="folder that paceline train corpus has made")
+    parser.add_argument(
+        "--corpus", type=Path, nargs="+", required=True, help="folders that paceline train corpus has made"
+    )
     parser.add_argument("--out", type=Path, required=True, help="the file, for store_file or a drafter's texts.npz")
     parser.add_argument("--tokens", type=int, default=200_000, metavar="N", help="most tokens (default %(default)s)")
     parser.add_argument("--json", action="store_true", help="one JSON object on the last line of stdout")
@@ -27,10 +29,10 @@ def run_texts(args: argparse.Namespace) -> int:
     """Writes the file."""
     if args.tokens < 1:
         raise InvalidField("--tokens", args.tokens, "at least 1")
-    corpus = Corpus.open(args.corpus)
+    corpus = Corpus.open(*args.corpus)
     texts = replies(corpus, args.tokens)
     if not len(texts.lengths):
-        raise InvalidField("--corpus", str(args.corpus), "one with a reply of at most --tokens tokens")
+        raise InvalidField("--corpus", " ".join(map(str, args.corpus)), "one with a reply of at most --tokens tokens")
     info = corpus.info
     try:
         write_store(args.out, texts, Tokenizer(info.target, info.tokenizer_fingerprint, info.vocab_size))

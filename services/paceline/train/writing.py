@@ -57,7 +57,12 @@ class Writer:
     """Writes sequences by their numbers."""
 
     def __init__(
-        self, runner: ModelRunner, turn: UserTurn | None, given: Sequence[Sequence[int]], settings: WritingSettings
+        self,
+        runner: ModelRunner,
+        turn: UserTurn | None,
+        given: Sequence[Sequence[int]],
+        settings: WritingSettings,
+        openings: Sequence[Sequence[int]] = (),
     ) -> None:
         """Takes what it needs.
 
@@ -66,8 +71,10 @@ class Writer:
             turn: what is around a user turn; needed where sequences go beyond the given prompts.
             given: prompts as tokens: the first `len(given) * len(temperatures)` sequences answer them in turn.
             settings: how to write.
+            openings: tokens that prompts of its own begin with, in turn; none: it writes them whole.
         """
         self._runner, self._turn, self._given, self._settings = runner, turn, list(given), settings
+        self._openings = list(openings) or [()]
 
     def write(self, numbers: Iterator[int], told: Callable[[int], None]) -> Iterator[tuple[int, Written]]:
         """Writes the sequences of `numbers`, and yields each when it ends; `told` hears of reply tokens as they come.
@@ -99,9 +106,11 @@ class Writer:
             room = len(prompt) + settings.reply_tokens
             return _Live(number, self._open(room), temperature, prompt, prompt_length=len(prompt))
         assert self._turn is not None, "sequences beyond the given prompts need a turn to write"
-        temperature = settings.temperatures[number % len(settings.temperatures)]
-        room = len(self._turn.before) + settings.prompt_tokens + len(self._turn.behind) + settings.reply_tokens
-        return _Live(number, self._open(room), temperature, list(self._turn.before))
+        turn, replies = number // len(settings.temperatures), number % len(settings.temperatures)
+        opening = self._openings[turn % len(self._openings)]
+        begun = [*self._turn.before, *opening]
+        room = len(begun) + settings.prompt_tokens + len(self._turn.behind) + settings.reply_tokens
+        return _Live(number, self._open(room), settings.temperatures[replies], begun)
 
     def _open(self, room: int) -> int:
         return self._runner.kv.open(reserve_tokens=room)
