@@ -6,7 +6,9 @@ import asyncio
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from paceline.errors import InvalidField
 from paceline.prompt_file import Prompt, chat_tokens, load_prompts
@@ -14,8 +16,11 @@ from paceline.runtime.store import default_store
 from paceline.runtime.tokenizer import load_tokenizer
 from paceline.study.equality import EqualitySettings, study_equality
 from paceline.study.overhead import study_overhead
+from paceline.study.quality import QualitySettings, read, study_quality
 from paceline.study.ratios import interleaved, interleaved_async, percentiles, ratio_of
 from paceline.study.report import Report
+from support.oracle import Oracle, runner_of
+from support.tiny import save_tokenizer, tiny_model
 
 MODEL = "smollm2-135m-instruct"
 PROMPTS = [
@@ -137,3 +142,29 @@ async def test_drafted_replies_equal_plain_ones() -> None:
     assert {row["drafter"] for row in report.rows} == {"suffix", "oracle", "wrong"}
     rounds = {row["drafter"]: row["tokens_per_round"] for row in report.rows if row["temperature"] == 0.0}
     assert rounds["oracle"] > 2 > rounds["wrong"] == 1.0
+
+
+def test_a_coarser_format_is_read_beside_float32(tmp_path: Path) -> None:
+    """A tiny model and a text of its own alphabet: float32 beside itself costs nothing, bfloat16 a little."""
+    folder = save_tokenizer(tiny_model(tmp_path, vocab=400))
+    prompts = [Prompt(str(number), "all", f"the code is K-{number:04}") for number in range(60)]
+    settings = QualitySettings(str(folder), prompts, ["bfloat16"], tokens=600)
+    report = study_quality(settings, ignore)
+    exact, coarse = report.rows
+    assert (exact["dtype"], exact["ratio"], exact["low"], exact["high"], exact["agreement"]) == ("float32", 1, 1, 1, 1)
+    assert coarse["dtype"] == "bfloat16"
+    assert 0.9 < coarse["low"] <= coarse["ratio"] <= coarse["high"] < 1.1
+    assert 0.8 < coarse["agreement"] < 1
+    with pytest.raises(InvalidField, match=r"--prompts: got '[0-9]+ tokens', allowed: at least 512 tokens"):
+        study_quality(QualitySettings(str(folder), prompts[:2], []), ignore)
+
+
+def test_perplexity_is_that_of_the_model_itself(tmp_path: Path) -> None:
+    folder = tiny_model(tmp_path)
+    window = np.random.default_rng(0).integers(0, 64, (2, 20)).astype(np.int32)
+    found = read(runner_of(folder), window, lambda number: None)
+    for number, tokens in enumerate(window.tolist()):
+        rows = Oracle(folder).rows(tokens, 20)
+        own = torch.nn.functional.cross_entropy(rows[:-1], torch.tensor(tokens[1:]), reduction="none")
+        assert found.losses[number] == pytest.approx(own.numpy(), abs=1e-3)
+        assert found.best[number].tolist() == rows.argmax(-1).tolist()

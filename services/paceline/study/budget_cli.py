@@ -9,6 +9,7 @@ from paceline.errors import InvalidField
 from paceline.runtime.known_models import DEFAULT_MODEL
 from paceline.study.acceptance_cli import add_prompts
 from paceline.study.drafter_option import add_drafter_option, drafter_config
+from paceline.study.formats import FORMATS
 from paceline.study.report import Report
 
 
@@ -16,7 +17,7 @@ def add_budget(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `study budget`."""
     add_prompts(parser, 2)
     parser.add_argument("--model", default=DEFAULT_MODEL, help=f"default: {DEFAULT_MODEL}")
-    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "int8", "int4"])
+    parser.add_argument("--dtype", default="float32", choices=FORMATS)
     add_drafter_option(parser, "suffix")
     parser.add_argument(
         "--sessions", type=int, nargs="+", default=[1, 4, 16], help="replies decoded at once (default 1 4 16)"

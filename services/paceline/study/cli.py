@@ -21,6 +21,7 @@ from paceline.study.acceptance_cli import (
 from paceline.study.budget_cli import add_budget, run_budget
 from paceline.study.drafter_option import add_drafter_option, drafter_config
 from paceline.study.drafters_cli import add_drafters, run_drafters
+from paceline.study.formats import FORMATS
 from paceline.study.pass_cli import add_pass, run_pass
 from paceline.study.peers_cli import add_peers, run_peers
 from paceline.study.quality_cli import add_quality, run_quality
@@ -46,7 +47,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         each.add_argument("--json", action="store_true", help="one JSON object on the last line of stdout")
     for each in (equality, speed):
         each.add_argument("--model", default=DEFAULT_MODEL, help=f"default: {DEFAULT_MODEL}")
-        each.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "int8", "int4"])
+        each.add_argument("--dtype", default="float32", choices=FORMATS)
     speed.add_argument("--pairs", type=int, default=52, help="interleaved pairs (default 52: each prompt twice)")
     for each in (equality, speed):
         each.add_argument("--prompts", type=Path, required=True, help="JSON lines with prompt, and optional category")

@@ -7,6 +7,7 @@ import argparse
 from paceline.cli.serve_options import FUSED, SUFFIX, drafter_dtype, drafter_of
 from paceline.drafter.config import DrafterConfig
 from paceline.runtime.shipped import shipped_for
+from paceline.study.formats import FORMATS
 
 
 def add_drafter_option(parser: argparse.ArgumentParser, default: str | None) -> None:
@@ -15,9 +16,7 @@ def add_drafter_option(parser: argparse.ArgumentParser, default: str | None) -> 
     parser.add_argument(
         "--drafter", default=default, metavar="WHAT", help=f'"suffix", MODEL or "fused:MODEL" (default {shown})'
     )
-    parser.add_argument(
-        "--drafter-dtype", choices=["float32", "bfloat16", "int8", "int4"], help="of its model (default: --dtype)"
-    )
+    parser.add_argument("--drafter-dtype", choices=FORMATS, help="of its model (default: --dtype)")
 
 
 def drafter_name(args: argparse.Namespace) -> str:
@@ -34,5 +33,4 @@ def drafter_config(args: argparse.Namespace, dtype: str | None = None) -> Drafte
     if model is None:
         return DrafterConfig()
     given = {"proposer": proposer, "model": model, "target_model": args.model}
-    found = drafter_dtype(args.drafter_dtype, dtype or args.dtype)
-    return DrafterConfig.model_validate({**given, "dtype": found})
+    return DrafterConfig.model_validate({**given, "dtype": drafter_dtype(args.drafter_dtype, dtype or args.dtype)})
