@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from paceline.runtime.attention import depths
+from paceline.runtime.masks import seen
 from paceline.runtime.plan import PassPlan, Segment
 from paceline.speculation.tree import DraftTree
 
@@ -43,7 +43,7 @@ def test_depths_below_the_committed_tokens(parents: list[int], base: int, expect
     count = len(parents) - base
     segment = Segment(1, np.zeros(count, np.int32), np.asarray(parents, np.int32), ())
     assert segment.base == base
-    assert depths(segment).tolist() == expected
+    assert [each.bit_count() - 1 for each in seen(segment.parents)[base:]] == expected
 
 
 def test_a_sequence_has_one_segment_a_pass() -> None:
