@@ -56,9 +56,12 @@ class SimSession:
     budget: SessionBudget | None = None
     round: None = None
     pace: Pace = field(default_factory=Pace)
-    drafting: SimpleNamespace = field(
-        default_factory=lambda: SimpleNamespace(suspended=False, fresh=lambda length: True)
-    )
+    useful_depth: int = 64
+    came: DraftTree | None = None  # the tree for the context as it is
+    drafting: SimpleNamespace = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.drafting = SimpleNamespace(suspended=False, fresh=lambda length: self.came)
 
     def tree(self, nodes: int, world: World) -> DraftTree:
         """A chain that is right until the first position whose token the drafter does not know."""
@@ -116,7 +119,7 @@ def simulate(world: World, budget: int | str, sessions: int, tokens: int, budget
             nodes[live.index(each)].append(each.grant.nodes)
             reasons.append(each.grant.reason)
             asked = min(each.grant.nodes, share)
-            tree = each.tree(asked, world)
+            tree = each.came = each.tree(asked, world)
             if asked:
                 levels = int(tree.depths.max())
                 started = max(started, now + world.fixed_s + world.level_s * levels)

@@ -16,6 +16,7 @@ from paceline.speculation.tree import DraftTree
 from paceline.target.budget import Budgets, Load
 from paceline.target.context import Context
 from paceline.target.gains import MOST_NODES, SIZES, Gains
+from paceline.target.grant import Grant
 from paceline.target.line import Line
 from paceline.target.request import DraftWish
 from paceline.target.session_budget import FIRST_PAUSE, LONGEST_PAUSE, Offered
@@ -168,6 +169,34 @@ def test_a_sampled_tree_s_size_does_not_depend_on_what_was_drawn() -> None:
         first, second = sizes(drawn(1), accepted), sizes(drawn(2), accepted)
         assert first == second
         assert len(set(first)) > 1
+
+
+def gains_after(rounds: int, drawn: DraftTree, cut_to: int, depth: int = 64) -> tuple[int, list[float]]:
+    """Largest size of which a session knows something after rounds of trees cut to so many nodes, and tokens by size."""
+    budgets, one = Budgets(FLAT), session(WORLDS["good"], 0, 200, wish("auto"))
+    one.came, one.useful_depth = drawn, depth
+    for number in range(rounds):
+        budgets.begin([one], Load(0.025 * number, 1, 0, 64))  # type: ignore[list-item]
+        one.grant = Grant(8)
+        turn = Turn(one, 1, 1, drawn.first(cut_to))  # type: ignore[arg-type]
+        budgets.offered([turn], 0.025 * number + 0.002)
+        one.context.append([VOCAB])
+        one.rounds += 1
+        budgets.settled(turn, 0)
+    assert one.budget is not None
+    return one.budget.gains.largest, one.budget.gains.means()[1].tolist()
+
+
+def test_a_tree_that_load_has_cut_says_nothing_of_larger_ones() -> None:
+    chain = DraftTree.build([1] * 8, range(-1, 7))
+    assert gains_after(3, chain, cut_to=2)[0] == 8
+    assert gains_after(3, chain.first(2), cut_to=2)[0] == MOST_NODES, "the drafter had no more"
+
+
+def test_a_round_that_has_no_use_for_a_tree_says_nothing_of_trees() -> None:
+    chain = DraftTree.build([1] * 8, range(-1, 7))
+    assert gains_after(3, chain, cut_to=0, depth=0) == (0, Gains(0.9).means()[1].tolist())
+    assert gains_after(3, chain, cut_to=0)[0] > 0
 
 
 # -- through the engine ------------------------------------------------------------------------------------------------

@@ -186,10 +186,10 @@ class Budgets:
             self._waits.setdefault(began.magnitude, Waits()).learn(began.nodes, max(now - began.at, 0.0))
         for turn in turns:
             session, state = turn.session, turn.session.round
-            if session.budget is not None and turn.step is Step.VERIFY:
+            if session.budget is not None and turn.step is Step.VERIFY and session.useful_depth:
                 length, asked = len(session.context), session.grant.nodes
-                came = session.drafting.fresh(length) is not None and not (state and state.focused)
-                whole = came and len(turn.tree) < asked
+                fresh = None if state and state.focused else session.drafting.fresh(length)
+                whole = fresh is not None and len(fresh) < asked  # of the tree itself: load and the end cut it
                 session.budget.offered = Offered(length, asked, turn.tree, whole)
 
     def stepped(self, turns: Sequence[Turn], seconds: float) -> None:
