@@ -172,7 +172,7 @@ def test_a_sampled_tree_s_size_does_not_depend_on_what_was_drawn() -> None:
 
 
 def gains_after(rounds: int, drawn: DraftTree, cut_to: int, depth: int = 64) -> tuple[int, list[float]]:
-    """Largest size of which a session knows something after rounds of trees cut to so many nodes, and tokens by size."""
+    """Largest size that a session knows something of after rounds of trees cut to so many nodes; tokens by size."""
     budgets, one = Budgets(FLAT), session(WORLDS["good"], 0, 200, wish("auto"))
     one.came, one.useful_depth = drawn, depth
     for number in range(rounds):
