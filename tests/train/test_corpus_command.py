@@ -7,12 +7,13 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 import pytest
+from tokenizers import processors
 
 from paceline.errors import InvalidField
 from paceline.runtime.tokenizer import load_tokenizer
 from paceline.train.corpus import Corpus
 from paceline.train.corpus_cli import add_corpus, run_corpus, usual_openings
-from support.tiny import save_tokenizer, tiny_model
+from support.tiny import byte_level_tokenizer, save_tokenizer, tiny_model
 
 
 @pytest.fixture
@@ -55,6 +56,28 @@ def test_openings_are_kept_in_mind(model: str, tmp_path: Path) -> None:
     assert "one two" in tokenizer.decode(first.tokens[: first.prompt_length].tolist())
     with pytest.raises(InvalidField, match="openings: got None"):
         run_corpus(arguments(*given, "--sequences", "3"))
+
+
+def test_an_opening_stands_within_the_turn(model: str, tmp_path: Path) -> None:
+    """What the tokenizer puts around a text, a beginning-of-sequence token above all, is not part of one."""
+    tokenizer = byte_level_tokenizer()
+    begin = tokenizer.token_to_id("<eos>")
+    tokenizer.post_processor = processors.TemplateProcessing(single="<eos> $A", special_tokens=[("<eos>", begin)])
+    save_tokenizer(Path(model), tokenizer)
+    openings = tmp_path / "openings.jsonl"
+    openings.write_text('{"prompt": "one two"}\n')
+    given = ["--out", str(tmp_path / "corpus"), "--target", model, "--sequences", "1", "--reply-tokens", "5"]
+    assert run_corpus(arguments(*given, "--prompt-tokens", "4", "--openings", str(openings))) == 0
+    written = Corpus.open(tmp_path / "corpus")[0]
+    assert begin not in written.tokens[: written.prompt_length]
+
+
+def test_openings_that_no_prompt_begins_with_are_refused(model: str, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "one two"}\n')
+    given = ["--out", str(tmp_path / "corpus"), "--target", model, "--prompts", str(prompts), "--openings", "usual"]
+    with pytest.raises(InvalidField, match="--openings: got 'usual', allowed: absent"):
+        run_corpus(arguments(*given))
 
 
 def test_the_usual_openings_come_with_the_package() -> None:

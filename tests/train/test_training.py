@@ -145,6 +145,10 @@ def test_a_run_begins_with_an_earlier_drafter(llama: Taught, tmp_path: Path) -> 
     second = read_weights(tmp_path / "second", "second")
     assert all(torch.allclose(first[name], second[name], atol=1e-4) for name in first)
     assert np.array_equal(np.load(tmp_path / "first" / TOKEN_IDS), np.load(tmp_path / "second" / TOKEN_IDS))
+    train(llama, tmp_path / "third", start=tmp_path / "first", stop=lambda: True)
+    np.save(tmp_path / "first" / TOKEN_IDS, np.arange(128, dtype=np.int32))
+    with pytest.raises(InvalidField, match=r"--start: .*the head that the run began with"):
+        train(llama, tmp_path / "third", start=tmp_path / "first", resume=True)
     for changes, named in (({"vocab": 64}, "--vocab"), ({"layers": (0, 1)}, "--layers")):
         with pytest.raises(InvalidField, match=named):
             train(llama, tmp_path / "none", start=tmp_path / "first", **changes)
@@ -163,3 +167,5 @@ def test_several_corpora_are_one(llama: Taught, tmp_path: Path) -> None:
     other = taught(tmp_path / "other", sequences=4).corpus
     with pytest.raises(InvalidField, match=r"--corpus: got .*allowed: corpora with the target"):
         Corpus.open(llama.corpus, other)
+    with pytest.raises(InvalidField, match=r"--corpus: .*allowed: each folder once"):
+        Corpus.open(llama.corpus, more, more.parent / "." / "more")

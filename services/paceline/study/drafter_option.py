@@ -6,6 +6,7 @@ import argparse
 
 from paceline.cli.serve_options import FUSED, SUFFIX, drafter_dtype, drafter_of
 from paceline.drafter.config import DrafterConfig
+from paceline.errors import InvalidField
 from paceline.runtime.shipped import shipped_for
 from paceline.study.formats import FORMATS
 
@@ -30,6 +31,8 @@ def drafter_name(args: argparse.Namespace) -> str:
 def drafter_config(args: argparse.Namespace, dtype: str | None = None) -> DrafterConfig:
     """That drafter, for `args.model`; `dtype` is its format where --drafter-dtype names none. Raises InvalidField."""
     proposer, model = drafter_of(drafter_name(args))
+    if model is None and args.drafter_dtype is not None:
+        raise InvalidField("--drafter-dtype", args.drafter_dtype, "absent, since the drafter is no model")
     if model is None:
         return DrafterConfig()
     given = {"proposer": proposer, "model": model, "target_model": args.model}

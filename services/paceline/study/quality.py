@@ -91,7 +91,7 @@ def read(runner: ModelRunner, windows: NDArray[np.int32], progress: Callable[[in
             rows = runner.execute(PassPlan((Segment(sequence, window, chain, tuple(range(len(window)))),))).rows
         finally:
             runner.kv.release(sequence)
-        rows = rows[:, : runner.info.columns(runner.info.vocab_size)]
+        rows = rows[:, : runner.info.columns(runner.info.vocab_size)].cpu()
         own = torch.log_softmax(rows[:-1].double(), -1).gather(1, torch.from_numpy(window[1:, None]).long())
         losses.append(-own[:, 0].numpy())
         best.append(rows.argmax(-1).numpy())

@@ -121,8 +121,13 @@ class Corpus(Sequence[Written]):
     def open(cls, *folders: Path) -> Corpus:
         """One or several, behind each other. What they have in common is the first one's.
 
-        Raises CorpusDamaged naming the file and the reason, or InvalidField if they are not of one target.
+        Raises CorpusDamaged naming the file and the reason, or InvalidField if they are not of one target, or one is
+        there twice.
         """
+        for number, folder in enumerate(folders):
+            if folder.resolve() in [other.resolve() for other in folders[:number]]:
+                remedy = "What is learned from would be held out, too."
+                raise InvalidField("--corpus", str(folder), "each folder once", remedy)
         infos = [read_info(folder) for folder in folders]
         for folder, info in zip(folders, infos, strict=True):
             for name in ("target", "tokenizer_fingerprint", "vocab_size", "rows"):

@@ -66,6 +66,9 @@ def run_corpus(args: argparse.Namespace) -> int:
     answered = len(prompts) * len(settings.temperatures)
     sequences = args.sequences or answered or 4096
     turn = UserTurn.of(tokenizer, args.target) if sequences > answered else None
+    if turn is None and args.openings is not None:
+        remedy = f"Ask for more than {answered} --sequences."
+        raise InvalidField("--openings", args.openings, "absent where each sequence answers one of --prompts", remedy)
     given = [prompt_tokens(tokenizer, prompt.text, MOST_PROMPT_TOKENS) for prompt in prompts]
     spec = ModelSpec(str(folder), name=args.target, dtype=args.dtype, device=args.device)
     openings = _openings(args.openings, tokenizer)
@@ -145,7 +148,8 @@ def _openings(named: str | None, tokenizer: TextTokenizer) -> list[list[int]]:
     if named is None:
         return []
     found = usual_openings() if named == USUAL else load_prompts(Path(named), option="--openings")
-    return [tokenizer.encode(each.text) for each in found]
+    around = set(tokenizer.encode(""))  # a beginning-of-sequence token, which has no place within a turn
+    return [[token for token in tokenizer.encode(each.text) if token not in around] for each in found]
 
 
 def _longest(
