@@ -73,3 +73,4 @@ def test_a_row_is_the_same_bit_for_bit_in_any_company(inputs: int, outputs: int)
         for count in (1, 2, 3, 4, 5, 8, 15, 16, 17, 31, 33):
             assert torch.equal(layer(rows[first : first + count]), whole[first : first + count]), (first, count)
     assert torch.equal(layer(rows[None, :9]), whole[None, :9])
+    assert torch.equal(layer(rows[:9].T.contiguous().T), whole[:9]), "however they lie"

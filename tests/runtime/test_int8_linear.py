@@ -59,6 +59,13 @@ def test_a_row_that_overflowed_stays_alone() -> None:
         assert torch.equal(found[3:], right[3:])
 
 
+def test_rows_lie_anyhow_and_may_be_none() -> None:
+    """As those of the layer it stands for."""
+    layer, rows = Int8Linear(linear_of(64, 32, True)), rows_of(64, 6)
+    assert torch.equal(layer(rows.T.contiguous().T), layer(rows))
+    assert layer(rows[:0]).shape == (0, 32)
+
+
 def test_the_format_is_for_cpus() -> None:
     assert FORMATS["int8"].torch_dtype == torch.float32, "activations, norms and KV"
     assert list(usable(torch.device("cuda"))) == ["float32", "bfloat16"]

@@ -29,7 +29,7 @@ class Int4Linear(torch.nn.Module):
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         """[..., out] float32 of [..., in] float32."""
-        rows = values.reshape(-1, values.shape[-1]).to(torch.bfloat16)
+        rows = values.reshape(-1, values.shape[-1]).to(torch.bfloat16).contiguous()
         found: torch.Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(
             rows, self._weights, GROUP, self._scale_and_zero
         ).float()

@@ -38,12 +38,12 @@ class Int8Linear(torch.nn.Module):
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         """[..., out] float32 of [..., in] float32."""
-        rows = values.reshape(-1, self.in_features)
+        rows = values.reshape(-1, self.in_features).contiguous()
         largest = rows.abs().amax(1, keepdim=True).clamp_min_(LEAST)  # [T, 1]
         whole = (rows * (MOST / largest)).add_(OFFSET).to(torch.int32)
-        octets = whole.view(torch.uint8).view(len(rows), -1, 4)[..., :2].permute(2, 0, 1)  # [2, T, in], low bytes first
+        octets = whole.view(torch.uint8).view(*rows.shape, 4)[..., :2].permute(2, 0, 1)  # [2, T, in], low bytes first
         found = multiply_bytes(octets.reshape(-1, self.in_features), self._weights, self._scale, self._zero)
-        low, high = found.view(2, len(rows), -1)
+        low, high = found.view(2, len(rows), self.out_features)
         found = low.add_(high, alpha=256).mul_(largest)
         if self._bias is not None:
             found += self._bias
