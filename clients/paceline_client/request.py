@@ -11,8 +11,6 @@ from paceline_client.errors import InvalidRequest
 from paceline_client.modes import MODES, Proposal, Selection, Wait
 from paceline_client.nucleus import Nucleus
 
-Role = Literal["system", "user", "assistant"]
-
 
 @dataclass(frozen=True, slots=True)
 class Message:

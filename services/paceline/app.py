@@ -19,7 +19,6 @@ from paceline.placement import POOL_LABEL
 from paceline.target.deployment import TargetReplica
 
 NAME = "paceline"  # of the application
-SERVICER_FUNCTIONS = ("paceline.v1.inference_pb2_grpc.add_InferenceServiceServicer_to_server",)
 WAIT_LOOP_S = 0.2  # how often a leaving replica looks whether its requests have ended
 
 

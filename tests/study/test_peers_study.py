@@ -283,7 +283,9 @@ async def test_a_small_run_leaves_a_report(model: Path, tmp_path: Path, monkeypa
     [
         (("--dtype", "int8"), "--dtype: got 'int8', allowed: float32 among them"),
         (("--tokens", "3"), "--tokens: got 3, allowed: 4 to 100000"),
-        (("--at-once", "1"), "--at-once: got 1, allowed: 2 to 1024"),
+        (("--at-once", "1"), "--at-once: got 1, allowed: 2 to 256"),
+        (("--at-once", "257"), "--at-once: got 257, allowed: 2 to 256"),
+        (("--drafter", "suffix", "--drafter-dtype", "int8"), "--drafter-dtype: got 'int8', allowed: absent"),
         (("--prompts", "none"), "--prompts: got 'none', allowed: a file of JSON lines"),
         (("--assistant-layers", "x"), "--assistant-layers: got 'x', allowed: layers such as 0-9,20-29"),
     ],

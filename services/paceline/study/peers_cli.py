@@ -18,7 +18,7 @@ RANGES = {
     "per_category": (1, 1_000_000),
     "tokens": (4, 100_000),
     "repeats": (1, 1000),
-    "at_once": (2, 1024),
+    "at_once": (2, 256),  # a pass of the target has a token for each
     "batches": (2, 1000),
     "threads": (1, 1024),
     "drafter_threads": (1, 1024),

@@ -23,11 +23,6 @@ class Roster:
         return list(self._active.values())
 
     @property
-    def queued_count(self) -> int:
-        """Sessions that wait."""
-        return len(self._queued)
-
-    @property
     def active_count(self) -> int:
         """Sessions with KV."""
         return len(self._active)
