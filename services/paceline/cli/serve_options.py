@@ -71,7 +71,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for service in ("target", "drafter"):
         parser.add_argument(
-            f"--{service}-threads", type=int, metavar="N", help=f"compute threads of the {service}; 0: one for each CPU it may use"
+            f"--{service}-threads",
+            type=int,
+            metavar="N",
+            help=f"compute threads of the {service}; 0: one for each CPU it asks for, or may use",
         )
     parser.add_argument("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:N; of target and drafter")
     parser.add_argument(
