@@ -78,8 +78,10 @@ def train_drafter(
     columns = embedding.rows if token_ids is None else len(token_ids)
     progress.say(f"student of layers {', '.join(map(str, layers))} of {target.name}, head of {columns} tokens")
     facts = DrafterFacts(target.name, target.tokenizer.fingerprint, embedding, layers, columns, "float32", {})
-    if resume and start is not None and not np.array_equal(token_ids, read_token_ids(out / RUN, facts, RUN)):
-        raise InvalidField("--start", str(start), "with --resume a drafter that has the head that the run began with")
+    if resume and start is not None:
+        kept = read_token_ids(out / RUN, facts, RUN)
+        if token_ids is None or not np.array_equal(token_ids, kept):
+            raise InvalidField("--start", str(start), "with --resume a drafter with the head that the run began with")
     if not resume:
         begin_run(out / RUN, student.model.config, facts, token_ids)
     info = corpus.info
