@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -125,6 +126,11 @@ def test_a_small_run_leaves_a_report(model: Path, tmp_path: Path) -> None:
     assert memory["peak_mib"] > 100, "the libraries are there, too"
     assert (tmp_path / "pass.svg").stat().st_size > 0
     assert (tmp_path / "pass.png").stat().st_size > 0
+
+
+def test_more_than_the_models_context_is_refused(model: Path) -> None:
+    with pytest.raises(InvalidField, match="--context: got 254, allowed: at most 253, for 256 tokens with --tokens"):
+        study_pass(replace(settings_of(model, "float32"), context=254), None, lambda stage: None)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,11 @@ from typing import Any
 
 import torch
 
+from paceline.errors import InvalidField
 from paceline.figures import Curve, Panel, draw
-from paceline.runtime.models import ModelSpec
+from paceline.runtime.models import ModelSpec, context_limit
 from paceline.runtime.transformers_runner import load_runner
+from paceline.runtime.weights import load_config
 from paceline.speculation.sampling import SamplingParams
 from paceline.study.bare import BareModel
 from paceline.study.formats import LOW_BIT, bare_format, with_formats
@@ -35,8 +37,9 @@ Times = Mapping[str, Mapping[Cell, Sequence[float]]]
 def study_pass(settings: PassSettings, out: Path | None, progress: Callable[[str], None]) -> Report:
     """Everything is loaded first, and then runs in turns.
 
-    The bound that counts is the upper end of an interval.
+    The bound that counts is the upper end of an interval. Raises InvalidField for more tokens than the model's context.
     """
+    _check_context(settings)
     torch.set_num_threads(settings.threads)
 
     def load(dtype: str) -> PackedSessions:
@@ -87,6 +90,15 @@ def study_pass(settings: PassSettings, out: Path | None, progress: Callable[[str
         passed=all(met for _, met in bars),
         extra={"shares": shares, "memory": memory, "skipped": skipped},
     )
+
+
+def _check_context(settings: PassSettings) -> None:
+    name = settings.model.name
+    limit = context_limit(load_config(settings.model, name).get_text_config(decoder=True), name)
+    most = limit.tokens - max(settings.tokens)
+    if settings.context > most:
+        allowed = f"at most {most}, for {limit.tokens} tokens with --tokens"
+        raise InvalidField("--context", settings.context, allowed, f"{limit.reason}.")
 
 
 def _sizes(settings: PassSettings) -> set[int]:
