@@ -131,7 +131,8 @@ def simulate(world: World, budget: int | str, sessions: int, tokens: int, budget
         for each, turn in zip(moving, turns, strict=True):
             if each.grant.probe:
                 probes += 1
-                budgets.arrived(each, each.tree(each.grant.probe, world), len(each.context))  # type: ignore[arg-type]
+                tree = each.tree(each.grant.probe, world)
+                budgets.arrived(each, tree, len(each.context), growing=False)  # type: ignore[arg-type]
             length, accepted = len(each.context), 0
             while accepted < len(turn.tree) and each.right[length + accepted]:
                 accepted += 1

@@ -199,6 +199,25 @@ def test_a_round_that_has_no_use_for_a_tree_says_nothing_of_trees() -> None:
     assert gains_after(3, chain, cut_to=0)[0] > 0
 
 
+def test_a_tree_that_is_followed_is_judged_when_it_is_whole() -> None:
+    """Not by its first levels, which the next token may come after."""
+    budgets, one = Budgets(FLAT), session(WORLDS["good"], 0, 200, wish("auto"))
+    budgets.begin([one], Load(0.0, 1, 0, 64))  # type: ignore[list-item]
+    assert one.budget is not None
+    one.grant, one.budget.followed = Grant(0, probe=8), Offered(len(one.context), 8)
+    base, chain = len(one.context), DraftTree.build([7] * 8, range(-1, 7))
+    for growing, nodes in ((True, 1), (True, 2), (False, 8)):
+        budgets.arrived(one, chain.first(nodes), base, growing=growing)  # type: ignore[arg-type]
+        one.context.append([7, 7])
+        budgets.settled(Turn(one, 1, 1), 0)  # type: ignore[arg-type]
+        assert one.budget.followed is not None
+    one.context.append([8])
+    budgets.settled(Turn(one, 1, 1), 0)  # type: ignore[arg-type]
+    assert one.budget.followed is None
+    tokens = dict(zip(SIZES.tolist(), one.budget.gains.means()[1].tolist(), strict=True))
+    assert tokens[6] > 4, "six of its eight nodes were right"
+
+
 # -- through the engine ------------------------------------------------------------------------------------------------
 
 VOCAB = 16

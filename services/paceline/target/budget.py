@@ -202,10 +202,12 @@ class Budgets:
         most_s = OUTLIER * float(line.at(table_s)) if line.known else math.inf
         line.learn(table_s, min(seconds, most_s))
 
-    def arrived(self, session: Session, tree: DraftTree, base_length: int) -> None:
-        """A tree has come; it is followed if it was asked for to that end."""
+    def arrived(self, session: Session, tree: DraftTree, base_length: int, *, growing: bool) -> None:
+        """A tree has come; it is followed if it was asked for to that end, once it is whole."""
         budget = session.budget
-        if budget is not None and budget.followed is not None and budget.followed.base_length == base_length:
+        if growing or budget is None or budget.followed is None:
+            return
+        if budget.followed.base_length == base_length:
             budget.followed = Offered(base_length, budget.followed.asked, tree)
 
     def settled(self, turn: Turn, accepted: int) -> None:

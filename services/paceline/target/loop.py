@@ -159,7 +159,7 @@ class BatchLoop:
                     if not self._talk.heard(event, session, self._clock()):
                         self._counters.add(stale_frames=1)
                     elif isinstance(event, TreeArrived) and session is not None:
-                        self._budgets.arrived(session, event.tree, event.base_length)
+                        self._budgets.arrived(session, event.tree, event.base_length, growing=event.growing)
         return None
 
     def _submit(self, event: Submit) -> None:
