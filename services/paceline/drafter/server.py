@@ -13,6 +13,7 @@ from paceline.drafter.servicer import DraftServicer
 from paceline.drafter.text_store import TextStore
 from paceline.errors import Unavailable
 from paceline.rpc.server import DataPlaneServer
+from paceline.runtime.passing_thread import in_passing_thread
 from paceline.v1 import draft_pb2, draft_pb2_grpc
 
 
@@ -52,10 +53,10 @@ class DrafterServer:
 
         What a store's file holds is indexed afterwards, while nobody waits for a tree.
         """
-        kept = await asyncio.to_thread(load_store, self._config)
+        kept = await in_passing_thread(load_store, self._config)
         proposer = self._proposer
         if proposer is None:
-            proposer = await asyncio.to_thread(load_proposer, self._config, kept)
+            proposer = await in_passing_thread(load_proposer, self._config, kept)
         engine = DrafterEngine(
             proposer, self._config.max_sessions, self._config.max_budget, upkeep=kept.store.learn_part
         )

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from paceline.errors import Unavailable
 from paceline.rpc.channels import open_channel
 from paceline.rpc.server import DataPlaneServer
+from paceline.runtime.passing_thread import in_passing_thread
 from paceline.runtime.reply_text import ReplyText
 from paceline.runtime.runner import ModelRunner
 from paceline.runtime.tokenizer import TextTokenizer
@@ -95,7 +96,7 @@ class TargetServer:
     async def _start(self) -> str:
         config, loop = self._config, asyncio.get_running_loop()
         if self._runner is None or self._tokenizer is None:
-            loaded = await asyncio.to_thread(load, config)
+            loaded = await in_passing_thread(load, config)
             self._runner, self._tokenizer = self._runner or loaded.runner, self._tokenizer or loaded.tokenizer
         runner, tokenizer = self._runner, self._tokenizer
         inbox: Inbox[EngineEvent] = Inbox()
