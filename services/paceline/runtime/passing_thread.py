@@ -1,9 +1,9 @@
 """Work of torch that comes before serving, in a thread that is gone before serving begins.
 
-Each thread that has run torch's operators keeps OpenMP helpers of its own. Where these and the compute thread's are more
-than the CPUs together, GNU's OpenMP lets helpers sleep between operators instead of waiting awake, and waking them takes
-as long as a small operator: on two cores every pass of the compute thread took twice its time while the thread that had
-loaded the model was still there. A thread that ends takes its helpers along.
+Each thread that has run torch's operators keeps OpenMP helpers of its own. Where these and the compute thread's are
+more than the CPUs together, GNU's OpenMP lets helpers sleep between operators instead of waiting awake, and waking them
+takes as long as a small operator: on two cores every pass of the compute thread took twice its time while the thread
+that had loaded the model was still there. A thread that ends takes its helpers along.
 """
 
 from __future__ import annotations
