@@ -19,7 +19,7 @@ from paceline.target.gains import MOST_NODES, SIZES, Gains
 from paceline.target.grant import Grant
 from paceline.target.line import Line
 from paceline.target.request import DraftWish
-from paceline.target.session_budget import FIRST_PAUSE, LONGEST_PAUSE, Offered
+from paceline.target.session_budget import FIRST_PAUSE, LONGEST_PAUSE, Kind, Offered, SessionBudget
 from paceline.target.turn import Turn
 from paceline.target.waits import Waits
 from target import drafters
@@ -216,6 +216,16 @@ def test_a_tree_that_is_followed_is_judged_when_it_is_whole() -> None:
     assert one.budget.followed is None
     tokens = dict(zip(SIZES.tolist(), one.budget.gains.means()[1].tolist(), strict=True))
     assert tokens[6] > 4, "six of its eight nodes were right"
+
+
+def test_a_tree_that_is_waited_for_takes_the_place_of_one_that_has_not_come() -> None:
+    held = SessionBudget(Kind(), teaches=True)
+    held.followed = Offered(3, 8)
+    held.drafts()
+    assert held.followed is None, "the drafter leaves it unfinished, and the next look would wait for it"
+    held.followed = came = Offered(3, 8, DraftTree.build([1], [-1]))
+    held.drafts()
+    assert held.followed is came
 
 
 # -- through the engine ------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +25,17 @@ def train(
     *,
     stop: Callable[[], bool] = lambda: False,
     start: Path | None = None,
+    more: Sequence[Path] = (),
     resume: bool = False,
     weights: str = "float32",
     clock: Callable[[], float] = time.monotonic,
     **changes: Any,
 ) -> dict[str, Any] | None:
-    """A run of four epochs into `out`, unless `changes` say otherwise."""
+    """A run of four epochs into `out`, unless `changes` say otherwise; `more` corpora beside that which is given."""
     settings = TrainSettings(**{**QUICK, **({} if "minutes" in changes else {"epochs": 4.0}), **changes})
     target = TargetFolder.open(str(given.target), given.target)
     progress = TrainProgress(out, Console(quiet=True))
+    corpora = [given.corpus, *more]
     return train_drafter(
-        [given.corpus], target, out, settings, weights, progress, stop, start=start, resume=resume, clock=clock
+        corpora, target, out, settings, weights, progress, stop, start=start, resume=resume, clock=clock
     )

@@ -158,6 +158,19 @@ def test_a_run_begins_with_an_earlier_drafter(llama: Taught, tmp_path: Path) -> 
         train(taught(tmp_path / "other", sequences=8, vocab=330), tmp_path / "none", start=tmp_path / "first")
 
 
+def test_a_run_goes_on_with_its_corpora_in_the_same_order(llama: Taught, tmp_path: Path) -> None:
+    """Else other sequences would be held out."""
+    more = corpus_of(llama.target, tmp_path / "more", 8, seed=5)
+    out = tmp_path / "out"
+    train(llama, out, more=[more], stop=lambda: True)
+    with pytest.raises(InvalidField, match=r"--resume: .*lengths"):
+        train(Taught(llama.target, more), out, more=[llama.corpus], resume=True)
+    held = Checkpoint.read(out / CHECKPOINT)
+    del held.identity["lengths"]
+    held.write(out / CHECKPOINT)
+    train(llama, out, more=[more], resume=True, stop=lambda: True)  # as a run of an earlier version, without it
+
+
 def test_several_corpora_are_one(llama: Taught, tmp_path: Path) -> None:
     more = corpus_of(llama.target, tmp_path / "more", 8, seed=5)
     first, second, both = Corpus.open(llama.corpus), Corpus.open(more), Corpus.open(llama.corpus, more)

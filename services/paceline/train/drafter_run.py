@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -96,6 +97,7 @@ def train_drafter(
         "layers": list(layers),
         "columns": columns,
         "start": None if start is None else start.name,
+        "lengths": hashlib.sha256(split.lengths.tobytes()).hexdigest()[:16],  # of sequences, in their order
     }
     batcher = Batcher(corpus, token_ids, embedding.rows, settings.temperature, settings.argmax_weight)
     path = out / RUN / CHECKPOINT

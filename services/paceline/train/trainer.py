@@ -110,8 +110,8 @@ class Trainer:
         held = Checkpoint.read(self._path)
         self._settings.check_same(held.settings)
         for name, value in self._identity.items():
-            if held.identity.get(name) != value:
-                raise InvalidField("--resume", value, f"{name} {held.identity.get(name)}, as the run began with")
+            if held.identity.get(name, value) != value:  # a run of an earlier version knew less of itself
+                raise InvalidField("--resume", value, f"{name} {held.identity[name]}, as the run began with")
         with torch.no_grad():
             for name, parameter in self._student.tensors().items():
                 parameter.copy_(held.tensors[name])
