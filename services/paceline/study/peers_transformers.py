@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -38,6 +37,8 @@ def transformers_systems(
 
 def _system(name: str, dtype: str, model: BareModel, guesses: Guesses, new_tokens: int) -> System:
     async def decode(prompt: Sequence[int]) -> Decoded:
-        return Decoded.of(*await asyncio.to_thread(model.generate_timed, prompt, new_tokens, guesses))
+        # In the thread that has loaded the model: OpenMP helpers of a second one would slow every operator. Nothing
+        # else goes on meanwhile, so the loop may stand still.
+        return Decoded.of(*model.generate_timed(prompt, new_tokens, guesses))
 
     return System(name, dtype, decode)

@@ -117,7 +117,8 @@ async def _plain(
 
     async def base(pair: int) -> float:
         prompt = prompts[pair % len(prompts)]
-        reply, taken_s = await asyncio.to_thread(bare.decode_timed, prompt, settings.new_tokens)
+        # In the thread that has loaded the model: OpenMP helpers of a second one would slow every operator.
+        reply, taken_s = bare.decode_timed(prompt, settings.new_tokens)
         return taken_s / (len(reply) - 1)
 
     await ours(0), await base(0)
