@@ -29,7 +29,7 @@ from target.rig import PATIENCE_S, random_table
         ({"step_tokens": 8, "max_sessions": 9}, "max_sessions"),
         ({"kv_tokens": 64}, "max_budget"),
         ({"draft_deadline_ms": 0}, "draft_deadline_ms"),
-        ({"dtype": "int4"}, "dtype"),
+        ({"dtype": "int2"}, "dtype"),
         ({"device": "tpu"}, "device"),
         ({"port": 65536}, "port"),
         ({"max_session": 3}, "max_session"),

@@ -12,8 +12,8 @@ Ranked and coupled trees give the tokens of plain decoding whatever their size. 
 depend on anything drawn with the noise of a position it covers (THEORY 3, clauses 2 to 4): it depends on the scheduled
 shape and on counts of tokens accepted in earlier rounds, which only siblings at positions that have been emitted
 decide; never on the tokens, the rows or the nodes of a tree, and such trees are not followed. What steps take is part
-of it, as it is part of every deadline. Sessions begin with what others have gained, but neither sampled nor nucleus
-replies are part of that: trees of a later request must not know what the noise of an equal one had led to.
+of it, as it is part of every deadline. Sessions begin with what others of their kind have gained, but sampled and
+nucleus ones begin with nothing: their trees must not know what the noise of an earlier, equal request had led to.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Budgets:
         self._seconds = np.zeros(0)  # [tokens + 1] of a pass as it is run, by the table
         self._passes: dict[int, Line] = {}  # seconds of a step by the table's, by magnitude of load
         self._waits: dict[int, Waits] = {}  # by magnitude of load
-        self._kinds: dict[tuple[Proposal, bool], Kind] = {}
+        self._kinds: dict[tuple[Proposal, bool, bool], Kind] = {}  # by proposal, greedy, nucleus
         self._steps = 0
         self._began: _Began | None = None  # a round in which trees are waited for
 
@@ -269,7 +269,7 @@ class Budgets:
     def _of(self, session: Session) -> SessionBudget:
         if session.budget is None:
             wish, nucleus = session.request.wish, session.request.nucleus is not None
-            kind = self._kinds.setdefault((wish.proposal, session.request.sampling.greedy), Kind())
+            kind = self._kinds.setdefault((wish.proposal, session.request.sampling.greedy, nucleus), Kind())
             session.budget = SessionBudget(kind, teaches=not (nucleus or wish.sampled))
             session.calibration = Calibration(kind.calibration.factor)
         return session.budget
