@@ -81,8 +81,9 @@ class TargetConfig(BaseModel):
         default=64, ge=0, le=4096, description="Largest draft budget a request may ask for, in nodes; 0 to 4096."
     )
     selection: Literal["auto", "draft", "retain", "rerank", "draw_first"] = Field(
-        default="auto",
-        description="Selection rule where a request names none; retain and rerank suit no sampled proposals.",
+        default="draft",
+        description="Selection rule where a request names none; retain and rerank suit no sampled proposals. auto and "
+        "draw_first pay where drafter and target do not share cores: a row pass then overlaps drafting.",
     )
     wait: Literal["tree", "deadline", "never"] = Field(
         default="deadline", description="How long a round waits for its tree where a request does not say."
