@@ -130,7 +130,8 @@ class Budgets:
     ) -> _Plan:
         """The size, and the sessions that ask for it, which give most tokens per second."""
         count, plain_tokens = load.sessions, load.sessions + load.reading
-        means = np.stack([each.expected()[:, : len(sizes)] for each in budgets])  # [S, 2, R]
+        others = {id(each.kind): each.kind.gains.means() for each in budgets}  # once for all sessions of a kind
+        means = np.stack([each.gains.means(others[id(each.kind)])[:, : len(sizes)] for each in budgets])  # [S, 2, R]
         seconds = self.seconds(count, plain_tokens + int(sizes[-1]) * len(sessions))
         row_s = float(seconds[1])
         rows = sum(_overlaps(each) for each in sessions)  # rounds of two passes, each with a token of its own

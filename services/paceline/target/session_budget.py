@@ -68,10 +68,6 @@ class SessionBudget:
         self.offered: Offered | None = None  # in the round that is under way
         self.followed: Offered | None = None
 
-    def expected(self) -> NDArray[np.float64]:
-        """[2, R] float64: nodes verified and tokens accepted a round, by size; see `Gains.means`."""
-        return self.gains.means(self.kind.gains.means())
-
     @property
     def largest(self) -> int:
         """Nodes of the largest tree of which anything is known, of its own or of its kind; 0 if nothing is."""
