@@ -42,12 +42,7 @@ def ratios(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
                         "system": each.system.name,
                         "dtype": each.system.dtype,
                         "over": base_name,
-                        "ratio": ratio.mean,
-                        "low": ratio.low,
-                        "high": ratio.high,
-                        "low_prompts": over_prompts.low,
-                        "high_prompts": over_prompts.high,
-                        "pairs": ratio.pairs,
+                        **ratio.row(over_prompts),
                     }
                 )
     return found

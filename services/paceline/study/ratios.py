@@ -30,6 +30,17 @@ class Ratio:
         """Plain data for JSON."""
         return asdict(self)
 
+    def row(self, over_prompts: Ratio) -> dict[str, float]:
+        """Cells of a table, beside the same ratio with an interval that holds the spread between prompts as well."""
+        return {
+            "ratio": self.mean,
+            "low": self.low,
+            "high": self.high,
+            "low_prompts": over_prompts.low,
+            "high_prompts": over_prompts.high,
+            "pairs": self.pairs,
+        }
+
 
 def turned(items: Sequence[Item], turn: int) -> list[Item]:
     """The items from the next one on in every turn, every second time backwards: drift falls on all alike."""

@@ -221,12 +221,7 @@ def _row(
     return {
         "ours": ours,
         "baseline": base,
-        "ratio": ratio.mean,
-        "low": ratio.low,
-        "high": ratio.high,
-        "low_prompts": over_prompts.low,
-        "high_prompts": over_prompts.high,
-        "pairs": ratio.pairs,
+        **ratio.row(over_prompts),
         "ours_ms": ratio.ours_s * 1e3,
         "base_ms": ratio.base_s * 1e3,
         "tokens_per_round": per_round,
