@@ -19,7 +19,7 @@ def options(*given: str) -> argparse.Namespace:
 
 
 def test_the_format_of_a_drafter_that_is_a_model() -> None:
-    assert drafter_config(options("--drafter", "owner/small", "--dtype", "int4")).dtype == "int8"
+    assert drafter_config(options("--drafter", "owner/small", "--dtype", "float32")).dtype == "auto"
     assert drafter_config(options("--drafter", "owner/small", "--drafter-dtype", "bfloat16")).dtype == "bfloat16"
     assert drafter_config(options()).proposer == "suffix"
 

@@ -64,11 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="draft nodes a round where a request names none; auto chooses them anew each (auto)",
     )
     parser.add_argument(
-        "--dtype", metavar="FORMAT", help="auto, float32, bfloat16 or, on CPU, int8 or int4; of both models"
+        "--dtype", metavar="FORMAT", help="of the target: auto, float32, bfloat16 or, on CPU, int8 or int4 (auto)"
     )
-    parser.add_argument(
-        "--drafter-dtype", metavar="FORMAT", help="of the drafter model alone; int8 if the target has int4"
-    )
+    parser.add_argument("--drafter-dtype", metavar="FORMAT", help="of the drafter's model, if it has one (auto)")
     for service in ("target", "drafter"):
         parser.add_argument(
             f"--{service}-threads",
@@ -161,15 +159,10 @@ def _with_flags(arguments: Mapping[str, Any], flags: argparse.Namespace) -> dict
     merged = with_own_drafter(merged)
     drafter = merged.get("drafter")
     if isinstance(drafter, dict) and drafter.get("settings", {}).get("proposer", SUFFIX) != SUFFIX:
-        put("drafter", dtype=drafter_dtype(flags.drafter_dtype, flags.dtype), device=flags.device)
+        put("drafter", dtype=flags.drafter_dtype, device=flags.device)
     elif flags.drafter_dtype is not None:
         raise InvalidField("--drafter-dtype", flags.drafter_dtype, "absent, since the drafter is no model")
     return merged
-
-
-def drafter_dtype(own: str | None, target: str | None) -> str | None:
-    """The drafter's number format: `own` if given, else the target's, but for int4, whose kernel is slow for trees."""
-    return own or ("int8" if target == "int4" else target)
 
 
 def _load(path: str) -> dict[str, Any]:

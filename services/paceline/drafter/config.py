@@ -44,7 +44,7 @@ class DrafterConfig(BaseModel):
     dtype: str = Field(
         default="auto",
         pattern="^(auto|float32|bfloat16|int8|int4)$",
-        description="Number format of the model: auto (int8 on a CPU that has kernels for it, else float32; bfloat16 on"
+        description="Number format of the model: auto (int4 on a CPU that has kernels for it, else float32; bfloat16 on"
         " GPU), float32, bfloat16 or, on CPU, int8 or int4.",
     )
     device: str = Field(

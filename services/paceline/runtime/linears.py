@@ -40,7 +40,7 @@ def prepare_linears(model: Any, number_format: NumberFormat, name: str, *, chose
         model: a causal model of transformers, on its device.
         number_format: how to hold it; its kernels are there.
         name: the model, for messages.
-        chosen: someone chose the format; if not, a model that cannot have it is held in float32.
+        chosen: someone chose the format; if not, a model that cannot have it is held in the next wider one.
 
     Returns:
         The format it has now.
@@ -56,8 +56,9 @@ def prepare_linears(model: Any, number_format: NumberFormat, name: str, *, chose
     if unfit is not None and chosen:
         raise InvalidField("dtype", number_format.name, f"auto, float32 or bfloat16 for {name}", f"{unfit}.")
     if unfit is not None:
-        log.info("%s: float32 instead of %s: %s", name, number_format.name, unfit)
-        return prepare_linears(model, FORMATS["float32"], name, chosen=False)
+        wider = FORMATS["int8" if bits == 4 else "float32"]
+        log.info("%s: %s instead of %s: %s", name, wider.name, number_format.name, unfit)
+        return prepare_linears(model, wider, name, chosen=False)
     for place in places:
         setattr(place.parent, place.name, KINDS[place.bits](place.linear))
     return number_format

@@ -41,7 +41,7 @@ class ModelSpec:
         return device
 
     def number_format(self) -> NumberFormat:
-        """The number format. auto is bfloat16 on a GPU; on a CPU float32, or int8 for a model that drafts if it can be.
+        """The number format. auto is bfloat16 on a GPU; on a CPU float32, or int4 for a model that drafts if it can be.
 
         Raises InvalidField for an unknown one, and for one that the device has no kernel for.
         """
@@ -56,7 +56,7 @@ class ModelSpec:
     def _auto(self, device: torch.device) -> str:
         if device.type == "cuda":
             return "bfloat16"
-        return "int8" if self.drafts and "int8" in usable(device) else "float32"
+        return "int4" if self.drafts and "int4" in usable(device) else "float32"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from paceline.cli.serve_options import FUSED, SUFFIX, drafter_dtype, drafter_of
+from paceline.cli.serve_options import FUSED, SUFFIX, drafter_of
 from paceline.drafter.config import DrafterConfig
 from paceline.errors import InvalidField
 from paceline.runtime.shipped import shipped_for
-from paceline.study.formats import FORMATS
+from paceline.study.formats import CHOICES
 
 
 def add_drafter_option(parser: argparse.ArgumentParser, default: str | None) -> None:
@@ -17,7 +17,7 @@ def add_drafter_option(parser: argparse.ArgumentParser, default: str | None) -> 
     parser.add_argument(
         "--drafter", default=default, metavar="WHAT", help=f'"suffix", MODEL or "fused:MODEL" (default {shown})'
     )
-    parser.add_argument("--drafter-dtype", choices=FORMATS, help="of its model (default: --dtype)")
+    parser.add_argument("--drafter-dtype", choices=CHOICES, default="auto", help="of its model (default auto)")
 
 
 def drafter_name(args: argparse.Namespace) -> str:
@@ -28,12 +28,12 @@ def drafter_name(args: argparse.Namespace) -> str:
     return SUFFIX if own is None else f"{FUSED}{own}"
 
 
-def drafter_config(args: argparse.Namespace, dtype: str | None = None) -> DrafterConfig:
-    """That drafter, for `args.model`; `dtype` is its format where --drafter-dtype names none. Raises InvalidField."""
+def drafter_config(args: argparse.Namespace) -> DrafterConfig:
+    """That drafter, for `args.model`. Raises InvalidField."""
     proposer, model = drafter_of(drafter_name(args))
-    if model is None and args.drafter_dtype is not None:
+    if model is None and args.drafter_dtype != "auto":
         raise InvalidField("--drafter-dtype", args.drafter_dtype, "absent, since the drafter is no model")
     if model is None:
         return DrafterConfig()
     given = {"proposer": proposer, "model": model, "target_model": args.model}
-    return DrafterConfig.model_validate({**given, "dtype": drafter_dtype(args.drafter_dtype, dtype or args.dtype)})
+    return DrafterConfig.model_validate({**given, "dtype": args.drafter_dtype})

@@ -8,6 +8,7 @@ from typing import TypeVar
 from paceline.errors import InvalidField, PacelineError
 
 FORMATS = ("float32", "bfloat16", "int8", "int4")
+CHOICES = ("auto", *FORMATS)
 LOW_BIT = ("int8", "int4")  # of weights; transformers decodes them in float32 beside
 Loaded = TypeVar("Loaded")
 

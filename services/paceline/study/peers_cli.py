@@ -6,12 +6,11 @@ import argparse
 import asyncio
 from collections.abc import Callable
 
-from paceline.drafter.config import DrafterConfig
 from paceline.errors import InvalidField
 from paceline.runtime.known_models import DEFAULT_MODEL
 from paceline.study.acceptance_cli import DEFAULT_LAYERS, add_prompts
 from paceline.study.drafter_option import add_drafter_option, drafter_config, drafter_name
-from paceline.study.formats import FORMATS, LOW_BIT, format_list
+from paceline.study.formats import FORMATS, format_list
 from paceline.study.report import Report
 
 RANGES = {
@@ -70,15 +69,11 @@ def run_peers(args: argparse.Namespace, progress: Callable[[str], None]) -> Repo
     except ValueError as error:
         raise InvalidField("--assistant-layers", layers, "layers such as 0-9,20-29") from error
 
-    def drafter(dtype: str) -> DrafterConfig:
-        return drafter_config(args, "auto" if dtype in LOW_BIT else dtype)
-
-    drafter("float32")
     settings = PeerSettings(
         args.model,
         load_prompts(args.prompts, args.per_category),
         ("float32", *(dtype for dtype in dtypes if dtype != "float32")),
-        drafter,
+        drafter_config(args),
         drafter_name(args),
         new_tokens=args.tokens,
         repeats=args.repeats,

@@ -30,7 +30,7 @@ class OwnSettings:
     """The services."""
 
     model: str  # folder
-    drafter: Callable[[str], DrafterConfig]  # beside a target of that format
+    drafter: DrafterConfig
     new_tokens: int
     threads: int  # of each target
     drafter_threads: int
@@ -119,7 +119,7 @@ async def own_stack(settings: OwnSettings, dtype: str) -> AsyncIterator[Own]:
     """
     config = StackConfig(
         TargetConfig(model=settings.model, dtype=dtype, max_sessions=max(32, settings.at_once)),
-        settings.drafter(dtype),
+        settings.drafter,
         target_threads=settings.threads,
         drafter_threads=settings.drafter_threads,
     )

@@ -40,7 +40,7 @@ class PeerSettings:
     model: str
     prompts: Sequence[Prompt]
     dtypes: Sequence[str]  # of our own decoding, float32 first
-    drafter: Callable[[str], DrafterConfig]  # beside a target of that format
+    drafter: DrafterConfig
     drafter_name: str
     new_tokens: int = 64
     prompt_tokens: int = 560

@@ -46,7 +46,7 @@ async def study_threads(settings: ThreadSettings, progress: Callable[[str], None
     async with AsyncExitStack() as stack:
         for target, drafter in settings.threads:
             progress(f"starting gateway, target and drafter with {target} and {drafter} threads")
-            own = OwnSettings(str(folder), lambda _: settings.drafter, settings.new_tokens, target, drafter, 1)
+            own = OwnSettings(str(folder), settings.drafter, settings.new_tokens, target, drafter, 1)
             running = await stack.enter_async_context(own_stack(own, settings.dtype))
             systems += [replace(each, name=_named(each.name, (target, drafter))) for each in running.systems()]
         times = await decode_all(systems, prompts, settings.repeats, progress)

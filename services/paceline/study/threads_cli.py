@@ -10,7 +10,7 @@ from paceline.errors import InvalidField
 from paceline.runtime.known_models import DEFAULT_MODEL
 from paceline.study.acceptance_cli import add_prompt_file
 from paceline.study.drafter_option import add_drafter_option, drafter_config, drafter_name
-from paceline.study.formats import FORMATS, LOW_BIT
+from paceline.study.formats import FORMATS
 from paceline.study.report import Report
 
 DEFAULT_THREADS = "2:2,2:1,1:1"
@@ -58,7 +58,7 @@ def run_threads(args: argparse.Namespace, progress: Callable[[str], None]) -> Re
     settings = ThreadSettings(
         args.model,
         load_prompts(args.prompts, args.per_category),
-        drafter_config(args, "auto" if args.dtype in LOW_BIT else args.dtype),
+        drafter_config(args),
         drafter_name(args),
         args.dtype,
         threads,

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 MOST_NODES = 64  # of a tree that is asked for where the server chooses
 SIZES = np.asarray((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, MOST_NODES))  # sizes that are chosen among; R of them
 HOPED = 0.5  # tokens a node of the first trees is hoped to bring; enough for them to be tried
-PRIOR = 0.5  # trees; weight of a guess
+PRIOR = 0.5  # trees; weight of a guess where there are no others' trees
+OTHERS = 4.0  # trees; weight of a guess by others' trees: one tree that was wrong says little of a session
 FADED = 0.1  # trees, by weight, below which nothing is known of a size any more
 NODES, TOKENS = 0, 1
 
@@ -62,10 +63,10 @@ class Gains:
             [2, R] float64.
         """
         found = np.empty((2, len(SIZES)))
-        guess = np.asarray([1.0, HOPED]) if others is None else others[:, 0]
+        guess, prior = (np.asarray([1.0, HOPED]), PRIOR) if others is None else (others[:, 0], OTHERS)
         last = guess  # what a node, or the nodes of the size, have added
         for at, weight in enumerate(self._weights.tolist()):
-            found[:, at] = (self._sums[:, at] + PRIOR * guess) / (weight + PRIOR)
+            found[:, at] = (self._sums[:, at] + prior * guess) / (weight + prior)
             if at + 1 == len(SIZES):
                 return found
             if others is not None:

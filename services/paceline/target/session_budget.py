@@ -14,7 +14,7 @@ from paceline.target.gains import Gains
 
 FIRST_PAUSE, LONGEST_PAUSE = 4, 16  # rounds at budget 0 between trees that are only followed
 LOOK_EVERY = 16  # rounds with a tree
-MEMORY, KIND_MEMORY = 0.9, 0.98  # weight that the past keeps per tree, for a session and for its kind
+MEMORY, KIND_MEMORY = 0.95, 0.99  # weight that the past keeps per tree, for a session and for its kind
 
 
 @dataclass(slots=True)

@@ -35,8 +35,8 @@ def path_probs(tree: DraftTree) -> NDArray[np.float64]:  # [nodes] float64
 def worthwhile(turns: Sequence[Turn], seconds: NDArray[np.float64], waited_s: float = 0.0) -> list[Turn]:
     """The turns with their trees cut to what pays; a tree cut to nothing counts as a fallback for load.
 
-    The seconds that went by before the pass are part of what the tokens cost: with them a node that makes the pass alone
-    less efficient may well make the round more so.
+    The seconds that went by before the pass are part of what the tokens cost: a node that makes the pass alone less
+    efficient may make the round more so.
 
     Sampled trees stay whole: a cut that looks at what was drawn would bias them (THEORY 3, clause 3).
 
