@@ -246,7 +246,7 @@ async def test_a_small_run_leaves_a_report(model: Path, tmp_path: Path, monkeypa
         str(model),
         [Prompt(str(number), "all", f"the code is K-0417, {number} one two") for number in range(2)],
         ("float32",),
-        lambda dtype: DrafterConfig(),
+        DrafterConfig(),
         "suffix",
         new_tokens=12,
         prompt_tokens=48,
