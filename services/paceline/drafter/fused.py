@@ -253,7 +253,8 @@ class FusedProposer:
                 looks.append(Look(want.session, [path for path in held.round.paths if path]))
             elif self._is_behind(want.session, held):
                 looks.append(Look(want.session))
-        self._run(looks)
+        started = self._clock()
+        tokens = self._run(looks)
         found: dict[int, Growth | None] = {}
         for want in wants:
             held = self._sessions[want.session]
@@ -261,26 +262,24 @@ class FusedProposer:
                 found[want.session] = self._looked(want.session, held, held.round)
             elif not self._is_behind(want.session, held):
                 found[want.session] = _NOTHING
+        if tokens:
+            self._times.passed(tokens, self._clock() - started)  # with what its rows are made into
         return found
 
-    def _run(self, looks: Sequence[Look]) -> None:
-        """One pass. A session that it fails for goes on without the model."""
-        started = self._clock()
+    def _run(self, looks: Sequence[Look]) -> int:
+        """One pass, and its tokens. A session that it fails for goes on without the model."""
         try:
             ran = self._rows.run(looks)
         except Exception as error:
             if len(looks) > 1:  # find the one that fails, so that the others keep their model
-                for look in looks:
-                    self._run([look])
-                return
+                return sum(self._run([look]) for look in looks)
             log.exception("the model failed on session %d, which goes on with the suffix proposer", looks[0].session)
             self._part(looks[0].session, error)
-            return
-        if ran.tokens:
-            self._passes += 1
-            self._times.passed(ran.tokens, self._clock() - started)
+            return 0
+        self._passes += ran.tokens > 0
         for session in ran.starved:
             self._sessions[session].starved = True
+        return ran.tokens
 
     def _looked(self, session: int, held: _Session, begun: Round) -> Growth | None:
         """The tree after a pass; None if it goes on and is the same as before."""
