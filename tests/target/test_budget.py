@@ -135,6 +135,22 @@ def test_a_wait_that_was_too_long_is_tried_again() -> None:
     assert min(nodes[-20:]) > 0
 
 
+def test_steps_beside_a_tree_that_is_only_followed_tell_nothing_of_others() -> None:
+    budgets = Budgets(FLAT)
+    one = session(WORLDS["good"], 0, 200, wish("auto"))
+    budgets.begin([one], Load(0.0, 1, 0, 64))  # type: ignore[list-item]
+    step = Turn(one, 1, 1, DraftTree.empty())  # type: ignore[arg-type]
+    budgets.stepped([step], 0.03)
+    known = budgets.seconds(1, 8).tolist()
+    assert one.budget is not None
+    one.budget.followed = Offered(len(one.context), 8)
+    budgets.stepped([step], 0.09)
+    assert budgets.seconds(1, 8).tolist() == known
+    one.budget.followed = Offered(len(one.context), 8, DraftTree.empty())  # it has come
+    budgets.stepped([step], 0.09)
+    assert budgets.seconds(1, 8).tolist() != known
+
+
 def test_a_sampled_tree_s_size_does_not_depend_on_what_was_drawn() -> None:
     """Other tokens and fewer nodes, with as many accepted and passes in proportion, are followed by the same sizes."""
     even = PassCosts({size: 0.01 + 0.002 * size for size in (1, 8, 32, 128)})

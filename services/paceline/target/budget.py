@@ -194,8 +194,11 @@ class Budgets:
                 session.budget.offered = Offered(length, asked, turn.tree, whole)
 
     def stepped(self, turns: Sequence[Turn], seconds: float) -> None:
-        """A step of these turns, as they were run, has ended; it took so many seconds."""
-        if any(turn.reads for turn in turns) or self._costs.seconds(1) is None:
+        """A step of these turns, as they were run, has ended; it took so many seconds.
+
+        A drafter on the same cores slows what it drafts beside: such steps tell nothing of others.
+        """
+        if any(turn.reads or _beside(turn.session) for turn in turns) or self._costs.seconds(1) is None:
             return
         tokens = sum(turn.tokens for turn in turns)
         self._extend(tokens)
@@ -278,6 +281,11 @@ class Budgets:
 
 def _magnitude(sessions: int) -> int:
     return sessions.bit_length()
+
+
+def _beside(session: Session) -> bool:
+    """True while a tree of it is drafted that nobody waits for."""
+    return session.budget is not None and session.budget.followed is not None and session.budget.followed.tree is None
 
 
 def _overlaps(session: Session) -> bool:
