@@ -127,18 +127,20 @@ class Doubled(torch.nn.Module):
         return made if self.bias is None else made + self.bias
 
 
+@pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("kind", LEAN)
 @torch.inference_mode()
-def test_linears_may_be_replaced_and_fused(kind: str, tmp_path: Path) -> None:
+def test_linears_may_be_replaced_and_fused_or_as_they_were(kind: str, fused: bool, tmp_path: Path) -> None:
     folder = folder_of(tmp_path, kind)
-    (before, _), (after, model) = loaded(folder), loaded(folder)
-    for layer in model.model.layers:
+    (before, _), (after, _), model = loaded(folder), loaded(folder), Oracle(folder).model
+    for layer in model.model.layers if fused else ():
         mixer, mlp = layer.self_attn, layer.mlp
         mixer.qkv_proj = Doubled(mixer.q_proj, mixer.k_proj, mixer.v_proj)
         mlp.gate_up_proj = Doubled(mlp.gate_proj, mlp.up_proj)
         del mixer.q_proj, mixer.k_proj, mixer.v_proj, mlp.gate_proj, mlp.up_proj
         mixer.o_proj, mlp.down_proj = Doubled(mixer.o_proj), Doubled(mlp.down_proj)
-    model.lm_head = Doubled(model.lm_head)
+    if fused:
+        model.lm_head = Doubled(model.lm_head)
     after._forward = lean_forward(model, KVShape.of(model.config, kind), 128)
     for found, right in zip(scenario(after), scenario(before), strict=True):
         assert len(found) == len(right)

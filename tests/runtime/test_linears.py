@@ -17,6 +17,7 @@ from paceline.runtime.int8_linear import Int8Linear
 from paceline.runtime.linears import prepare_linears
 from paceline.runtime.models import ModelSpec
 from paceline.runtime.number_format import FORMATS, usable
+from paceline.runtime.packed_linear import PackedLinear, is_packable
 from paceline.runtime.plan import PassPlan, Segment
 from paceline.runtime.transformers_runner import load_runner
 from support.oracle import Oracle
@@ -25,6 +26,7 @@ from support.tiny import tiny_model
 CPU = torch.device("cpu")
 IDS = torch.arange(12)[None] * 5 % 64
 low_bit = pytest.mark.skipif("int4" not in usable(CPU), reason="this processor has no low-bit kernels")
+packed = pytest.mark.skipif(not is_packable(torch.float32, CPU), reason="torch was built without oneDNN")
 SMALL: dict[str, Any] = {
     "vocab_size": 64,
     "hidden_size": 32,
@@ -97,6 +99,25 @@ def test_a_model_that_is_fused_already_is_left_alone() -> None:
     assert torch.equal(logits(model), right)
 
 
+@packed
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-6), (torch.bfloat16, 1e-2)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_packed_weights_compute_the_same(dtype: torch.dtype, bound: float, bias: bool) -> None:
+    if not is_packable(dtype, CPU):
+        pytest.skip("this processor has no kernels for bfloat16")
+    linear = torch.nn.Linear(96, 80, bias=bias).requires_grad_(False)
+    found = PackedLinear(linear.to(dtype))
+    exact = linear.double()  # the weights as they were rounded
+    for rows in (1, 2, 3, 8, 9, 33):
+        values = torch.randn(rows, 96).to(dtype)
+        right = exact(values.double())
+        assert found(values).dtype is dtype
+        assert float((found(values).double() - right).abs().max()) < bound * float(right.abs().max()) * 4
+        assert torch.equal(found(values[None])[0], found(values)), "leading axes change nothing"
+    every = torch.randn(5, 192).to(dtype)[:, ::2]
+    assert torch.equal(found(every), found(every.contiguous())), "strides change nothing"
+
+
 @low_bit
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "mistral", "gemma3"])
 @pytest.mark.parametrize(("dtype", "bound"), [("int8", 0.05), ("int4", 0.5)])
@@ -112,17 +133,24 @@ def test_rows_stay_near_float32(kind: str, dtype: str, bound: float, tmp_path: P
     assert 0 < found < bound
 
 
-@low_bit
-@pytest.mark.parametrize("dtype", ["int8", "int4"])
-def test_every_linear_layer_is_replaced_and_the_embedding_is_not(dtype: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "inner", "head"),
+    [
+        pytest.param("float32", PackedLinear, PackedLinear, marks=packed),
+        pytest.param("int8", Int8Linear, Int8Linear, marks=low_bit),
+        pytest.param("int4", Int4Linear, Int8Linear, marks=low_bit),
+    ],
+)
+def test_every_linear_layer_is_replaced_and_the_embedding_is_not(
+    dtype: str, inner: type, head: type, tmp_path: Path
+) -> None:
     model: LlamaForCausalLM = Oracle(tiny_model(tmp_path, tie_word_embeddings=True)).model
     table = model.get_input_embeddings().weight.clone()
     prepare_linears(model, FORMATS[dtype], "tiny", chosen=True)
-    kinds = {name: type(each) for name, each in model.named_modules() if isinstance(each, Int8Linear | Int4Linear)}
-    inner = Int8Linear if dtype == "int8" else Int4Linear
+    kinds = {name: type(each) for name, each in model.named_modules() if isinstance(each, inner | head)}
     per_layer = ("self_attn.qkv_proj", "self_attn.o_proj", "mlp.gate_up_proj", "mlp.down_proj")
     wanted = {f"model.layers.{layer}.{each}": inner for layer in (0, 1) for each in per_layer}
-    assert kinds == {**wanted, "lm_head": Int8Linear}
+    assert kinds == {**wanted, "lm_head": head}
     assert not any(type(each) is torch.nn.Linear for each in model.modules())
     assert torch.equal(model.get_input_embeddings().weight, table)
 

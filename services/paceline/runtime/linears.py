@@ -12,9 +12,13 @@ from paceline.runtime.fused_linear import fuse_linears
 from paceline.runtime.int4_linear import OUTPUTS, Int4Linear
 from paceline.runtime.int8_linear import MOST_INPUTS, Int8Linear
 from paceline.runtime.number_format import FORMATS, NumberFormat
+from paceline.runtime.packed_linear import PackedLinear, is_packable
 from paceline.runtime.quantised import GROUP
 
 log = logging.getLogger(__name__)
+
+
+KINDS = {None: PackedLinear, 8: Int8Linear, 4: Int4Linear}  # by bits of a weight
 
 
 class Place(NamedTuple):
@@ -24,11 +28,11 @@ class Place(NamedTuple):
     name: str  # of the parent's attribute
     path: str  # from the model
     linear: torch.nn.Linear
-    bits: int  # of its weights, to be
+    bits: int | None  # of its weights, to be; None: as they are
 
 
 def prepare_linears(model: Any, number_format: NumberFormat, name: str, *, chosen: bool) -> NumberFormat:
-    """Fuses projections and replaces every linear layer where the format has low-bit weights; other models it leaves.
+    """Fuses projections and replaces every linear layer by one with kernels for few rows, where there are some.
 
     The head has eight bits in int4 too. The embedding stays as it is, also where the head is tied to it.
 
@@ -43,25 +47,26 @@ def prepare_linears(model: Any, number_format: NumberFormat, name: str, *, chose
 
     Raises InvalidField naming a layer that the format cannot hold.
     """
-    if number_format.linear_bits is None:
-        return number_format  # fused, its passes were measured to be no faster
+    bits, device = number_format.linear_bits, next(model.parameters()).device
+    if bits is None and not is_packable(number_format.torch_dtype, device):
+        return number_format
     fuse_linears(model)
-    places = _places(model, number_format.linear_bits)
-    unfit = _unfit(model, places)
+    places = _places(model, bits)
+    unfit = None if bits is None else _unfit(model, places)
     if unfit is not None and chosen:
         raise InvalidField("dtype", number_format.name, f"auto, float32 or bfloat16 for {name}", f"{unfit}.")
     if unfit is not None:
         log.info("%s: float32 instead of %s: %s", name, number_format.name, unfit)
-        return FORMATS["float32"]
+        return prepare_linears(model, FORMATS["float32"], name, chosen=False)
     for place in places:
-        setattr(place.parent, place.name, (Int8Linear if place.bits == 8 else Int4Linear)(place.linear))
+        setattr(place.parent, place.name, KINDS[place.bits](place.linear))
     return number_format
 
 
-def _places(model: Any, bits: int) -> list[Place]:
+def _places(model: Any, bits: int | None) -> list[Place]:
     head = model.get_output_embeddings()
     return [
-        Place(parent, child, f"{path}.{child}".lstrip("."), module, 8 if module is head else bits)
+        Place(parent, child, f"{path}.{child}".lstrip("."), module, 8 if bits == 4 and module is head else bits)
         for path, parent in model.named_modules()
         for child, module in parent.named_children()
         if type(module) is torch.nn.Linear

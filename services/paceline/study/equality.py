@@ -79,7 +79,7 @@ class Judge:
         self._bare, self._exact = bare, exact
 
     def near_tie(self, context: Sequence[int], ours: int, theirs: int, params: SamplingParams) -> bool:
-        """True if the two tokens' perturbed scores differ by less than twice the measured error of a row.
+        """True if the two tokens' perturbed scores differ by at most twice the measured error of a row.
 
         The error is the largest difference, over the likely tokens, of the logits of two passes of the context that
         should be equal: a full forward and a cached one, each beside float32 where they are bfloat16. Of two tokens
@@ -101,7 +101,7 @@ class Judge:
                 return False
             scores = scores / params.temperature + gumbel(draft_noise_key(params, len(context)), np.asarray(pair))
             error /= params.temperature
-        return abs(float(scores[0] - scores[1])) < 2 * error
+        return abs(float(scores[0] - scores[1])) <= 2 * error
 
 
 def _inside(logits: torch.Tensor, token: int, params: SamplingParams, slack: float) -> bool | None:
