@@ -127,7 +127,7 @@ def test_taken_port_is_named_at_once_and_the_other_server_goes_on(stack: Stack, 
     assert done.stdout == ""
     assert f"{flag}: got {port}, allowed: a free port" in done.stderr
     assert "starting Ray" not in done.stderr
-    for folder in set(os.listdir("/tmp")) - before:
+    for folder in {name for name in os.listdir("/tmp") if name.startswith("paceline-")} - before:
         assert not any(folder in command_line(int(pid)) for pid in os.listdir("/proc") if pid.isdigit())
     assert run("status", address=stack.address).returncode == 0
 
