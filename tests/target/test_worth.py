@@ -57,6 +57,12 @@ def test_nodes_are_taken_while_tokens_per_second_rise() -> None:
     assert cut.fallback is None
 
 
+def test_time_that_went_by_before_the_pass_counts() -> None:
+    """Rates with 0 to 4 nodes and 2 seconds of waiting: 1/3, 1.6/3.2, 1.9/3.4, 2.2/3.7, 2.47/4.1."""
+    (cut,) = worthwhile([turn()], times(1.0, 1.2, 1.4, 1.7, 2.1), 2.0)
+    assert cut.tree is TREE
+
+
 def test_a_tree_that_does_not_pay_is_dropped_and_counted() -> None:
     (cut,) = worthwhile([turn()], times(1.0, 2.0, 3.0, 4.0, 5.0))
     assert len(cut.tree) == 0

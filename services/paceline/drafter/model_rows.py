@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from paceline.drafter.proposer import ContextTooLong, DraftOptions, NoSlot, UnknownTokens
 from paceline.runtime.kv import OutOfPages
 from paceline.runtime.plan import PassPlan, Segment
-from paceline.runtime.runner import ModelRunner, PassRows
+from paceline.runtime.runner import ModelRunner
 from paceline.speculation.propose import NO_CANDIDATES, Candidates, ranked
 from paceline.speculation.select import Path
 
@@ -140,15 +140,18 @@ class ModelRows:
                 held.chain, held.scratch, held.below = 0, {}, {} if root is None else {(): root}
             raise
         for number, (held, chunk, complete, paths) in enumerate(running):
+            looked: dict[Path, int] = {}  # path -> node of the pass
             if chunk and not paths:
                 self._runner.kv.keep(held.sequence, range(chunk))
             elif chunk:
                 held.chain = chunk
             if chunk and complete:
-                held.below[()] = self._candidates(held, rows, number, chunk - 1)
+                looked[()] = chunk - 1
             for path in paths:
-                node = held.scratch[path] = held.chain + len(held.scratch)
-                held.below[path] = self._candidates(held, rows, number, node)
+                looked[path] = held.scratch[path] = held.chain + len(held.scratch)
+            if looked:
+                logits = torch.stack([rows.logits(number, node) for node in looked.values()])
+                held.below |= zip(looked, self._candidates(held.options, logits), strict=True)
         return Ran(rows.tokens, starved)
 
     def _check_length(self, length: int) -> None:
@@ -168,19 +171,27 @@ class ModelRows:
             return False
         return True
 
-    def _candidates(self, held: _Held, rows: PassRows, segment: int, node: int) -> Candidates:
-        """The most probable tokens after a node at the session's temperature; none if the row is not finite."""
-        options, info = held.options, self._runner.info
-        logits = rows.logits(segment, node)[: info.columns(options.vocab_size)]
+    def _candidates(self, options: DraftOptions, logits: torch.Tensor) -> list[Candidates]:
+        """The most probable tokens by each of the rows, [R, columns], at a session's temperature.
+
+        None where a row is not finite.
+        """
+        info = self._runner.info
+        logits = logits[:, : info.columns(options.vocab_size)]
         if not options.sampling.greedy:
             logits = logits / options.sampling.temperature
-        top = torch.topk(logits, min(CANDIDATES, len(logits)))
-        total = torch.logsumexp(logits, dim=0)
-        log_probs = (top.values - total).double().cpu().numpy()
-        if not math.isfinite(float(total)):
-            return NO_CANDIDATES
-        kept = _served(log_probs, options)
-        return ranked(info.ids(top.indices.cpu().numpy()[:kept]), log_probs[:kept], CANDIDATES)
+        top = torch.topk(logits, min(CANDIDATES, logits.shape[1]), dim=1)
+        totals = torch.logsumexp(logits, dim=1)
+        every = (top.values - totals[:, None]).double().cpu().numpy()
+        columns = top.indices.cpu().numpy()
+        found = []
+        for total, ids, log_probs in zip(totals.tolist(), columns, every, strict=True):
+            if not math.isfinite(total):
+                found.append(NO_CANDIDATES)
+                continue
+            kept = _served(log_probs, options)
+            found.append(ranked(info.ids(ids[:kept]), log_probs[:kept], CANDIDATES))
+        return found
 
 
 def _segment(held: _Held, chunk: int, missing: int, paths: Sequence[Path]) -> Segment:

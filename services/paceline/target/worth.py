@@ -32,14 +32,18 @@ def path_probs(tree: DraftTree) -> NDArray[np.float64]:  # [nodes] float64
     return probs
 
 
-def worthwhile(turns: Sequence[Turn], seconds: NDArray[np.float64]) -> list[Turn]:
+def worthwhile(turns: Sequence[Turn], seconds: NDArray[np.float64], waited_s: float = 0.0) -> list[Turn]:
     """The turns with their trees cut to what pays; a tree cut to nothing counts as a fallback for load.
+
+    The seconds that went by before the pass are part of what the tokens cost: with them a node that makes the pass alone
+    less efficient may well make the round more so.
 
     Sampled trees stay whole: a cut that looks at what was drawn would bias them (THEORY 3, clause 3).
 
     Args:
         turns: of the next pass.
         seconds: [tokens + 1] float64, of a pass as it is run, padding included; for as many tokens as there are.
+        waited_s: seconds since the pass before, trees being waited for.
     """
     drafted = [index for index, turn in enumerate(turns) if len(turn.tree) and turn.tree.rows is None]
     if not drafted:
@@ -52,7 +56,7 @@ def worthwhile(turns: Sequence[Turn], seconds: NDArray[np.float64]) -> list[Turn
     plain_tokens = sum(max(turn.chunk, 1) + (len(turn.tree) if turn.tree.rows is not None else 0) for turn in turns)
     times = seconds[plain_tokens : plain_tokens + len(order) + 1]
     gains = len(turns) + np.concatenate(([0.0], np.cumsum(worth[order])))
-    rates = gains / times
+    rates = gains / (waited_s + times)
     taken = int(len(rates) - 1 - np.argmax(rates[::-1]))  # the largest of equals
     if taken == len(order):
         return list(turns)
