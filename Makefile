@@ -47,7 +47,7 @@ demo: $(INSTALLED)
 
 test: $(INSTALLED)
 	@$(BIN)/paceline models fetch $(MODEL)
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

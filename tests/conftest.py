@@ -1,12 +1,37 @@
-"""Shared fixtures. Heavier ones live beside the tests that use them."""
+"""Shared fixtures, and how `make test` divides the suite. Heavier fixtures live beside the tests that use them."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def _take_own_cores() -> None:
+    """Under `pytest -n` each worker, and all it starts, computes on cores of its own.
+
+    Threads of two workers that wait for one another on the same cores make real models several times slower.
+    """
+    worker, count = os.environ.get("PYTEST_XDIST_WORKER", ""), os.environ.get("PYTEST_XDIST_WORKER_COUNT", "")
+    if worker and hasattr(os, "sched_setaffinity"):
+        own = sorted(os.sched_getaffinity(0))[int(worker.removeprefix("gw")) :: int(count)]
+        if own:
+            os.sched_setaffinity(0, own)
+
+
+_take_own_cores()  # before anything asks how many there are
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Under `pytest -n`: a file stays with one worker, and so do all tests that start Ray, which is large."""
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            group = "ray" if item.get_closest_marker("ray") else item.path.relative_to(ROOT).as_posix()
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")

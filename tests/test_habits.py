@@ -27,7 +27,6 @@ def run(root: Path, *command: str) -> str:
         ("ruff", "check", *CODE),
         ("ruff", "format", "--check", *CODE),
         ("mypy",),
-        ("lint-imports",),
         ("buf", "lint", "protos"),
         ("buf", "breaking", "protos", "--against", "protos/released.binpb"),
     ],
@@ -66,7 +65,7 @@ def test_generated_code_is_that_of_the_protos(root: Path, tmp_path: Path) -> Non
 
 
 def test_every_import_contract_is_kept_by_name(root: Path) -> None:
-    """import-linter says how many contracts it kept; a renamed module must not make one vacuous."""
+    """import-linter passes and says how many contracts it kept; a renamed module must not make one vacuous."""
     report = run(root, "lint-imports")
     wanted = (root / "pyproject.toml").read_text().count("[[tool.importlinter.contracts]]")
     assert re.search(rf"Contracts: {wanted} kept, 0 broken", report), report

@@ -80,7 +80,7 @@ def test_demo_from_start_to_end() -> None:
 def test_demo_as_json_cut_short_by_ctrl_c() -> None:
     """Ctrl-C while it starts: it ends by itself and leaves nothing."""
     with subprocess.Popen(
-        [PACELINE, "demo", "--json", "--prompt", "Hello"],
+        [PACELINE, "demo", "--json", "--prompt", "Hello", "--drafter", "suffix"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -12,9 +12,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from app.test_options import options
 from paceline.cli.deploy_watch import counted, reason
 from paceline.cli.progress import Progress
 from paceline.cli.ray_errors import deepest
+from paceline.cli.stack import Stack
 from paceline.cli.stop_signal import Stopped, StopSignal
 
 TRACEBACK = """The deployment failed to start 3 times in a row. See controller logs. Error:
@@ -70,6 +72,35 @@ def test_call_returns_raises_and_stops() -> None:
             stop.call(lambda: 3)
         assert stop.wait(0)
         hold.set()
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own cluster", "joined cluster"])
+@pytest.mark.parametrize("cut", [True, False], ids=["a step is cut short", "no step runs"])
+def test_ray_is_not_shut_down_under_a_step_that_still_runs(
+    own: bool, cut: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step would end the process from within, or start a Ray of its own."""
+    done: list[str] = []
+    monkeypatch.setattr("ray.shutdown", lambda: done.append("disconnect"))
+    monkeypatch.setattr("ray.serve.shutdown", lambda: done.append("end Serve"))
+    monkeypatch.setattr("ray.serve.delete", lambda name: done.append(f"delete {name}"))
+    monkeypatch.setattr("paceline.cli.stack.STEP_END_S", 0.01)
+    hold = threading.Event()
+    with (tmp_path / "err").open("w") as sink, Progress(sink.fileno()) as progress, StopSignal() as stop:
+        stack = Stack(options(), progress, stop)
+        stack._connected = stack._deployed = True
+        stack._cluster = SimpleNamespace(stop=lambda: done.append("end nodes")) if own else None  # type: ignore[assignment]
+        if cut:
+            threading.Timer(0.1, stop.asked.set).start()
+            with pytest.raises(Stopped):
+                stop.call(hold.wait)
+        stack.stop()
+        hold.set()
+    leave = ["end Serve"] if own else ["delete paceline"]
+    if cut:
+        assert done == (["end nodes"] if own else leave)
+    else:
+        assert done == [*leave, "disconnect", *(["end nodes"] if own else [])]
 
 
 def test_handlers_are_given_back() -> None:

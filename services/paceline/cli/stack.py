@@ -25,6 +25,7 @@ from paceline.cli.stop_signal import StopSignal
 from paceline.errors import InvalidField, Unavailable
 
 CLEAN_END_S = 8.0  # for Serve to end its replicas in order, before the nodes are ended under it
+STEP_END_S = 4.0  # of which for a step that was cut short on a cluster that is joined
 HIDDEN_PORTS = 4
 SHORT_PATH = 8  # longest folder to put the run folder in: HAProxy's socket below it may have 97 characters in all
 
@@ -63,7 +64,7 @@ class Stack:
         address = self._stop.call(lambda: _connect(address))
         self._stop.call(lambda: check_placement(options.app, self._progress.say))
         self._progress.step("starting Ray Serve")
-        self._own_serve = self._stop.call(lambda: _start_serve(options))
+        self._stop.call(self._start_serve)
         self._progress.step("deploying gateway, target and drafter")
         self._deployed = True
         self._stop.call(lambda: _deploy(options))
@@ -96,7 +97,16 @@ class Stack:
             shutil.rmtree(self.run_dir, ignore_errors=True)
 
     def _leave(self) -> None:
-        """Takes the application away, Serve too if it was not there before us, and disconnects."""
+        """Takes the application away, Serve too if it was not there before us, and disconnects.
+
+        Ray is not shut down under a step that was cut short: the step's next call would end this process with an exit
+        code of Ray's own, or start a cluster that nobody ends. Its own nodes are then ended as they are.
+        """
+        step = self._stop.left
+        if step is not None:
+            if self._cluster is not None:
+                return
+            step.join(STEP_END_S)
         import ray
         from ray import serve
 
@@ -104,7 +114,26 @@ class Stack:
             serve.delete(self.options.name)
         if self._cluster is not None or (self._own_serve and not serve.status().applications):
             serve.shutdown()
-        ray.shutdown()
+        if step is None or not step.is_alive():
+            ray.shutdown()
+
+    def _start_serve(self) -> None:
+        """Starts Serve unless it runs."""
+        from ray import serve
+
+        options, there = self.options, serve.status()
+        if options.name in there.applications:
+            raise InvalidField("applications.0.name", options.name, "a name that is not deployed yet")
+        self._own_serve = not there.proxies
+        serve.start(
+            proxy_location=options.proxy_location,
+            http_options={"host": options.host, "port": options.http_port},
+            grpc_options={
+                "port": options.grpc_port,
+                "grpc_servicer_functions": [SERVICER_FUNCTION],
+                "request_timeout_s": options.request_timeout_s,
+            },
+        )
 
     def _start_nodes(self) -> str:
         self._progress.step("starting Ray nodes on this machine")
@@ -150,25 +179,6 @@ def _connect(address: str) -> str:
     except (ConnectionError, TimeoutError, RuntimeError) as error:
         raise Unavailable(f"no Ray cluster at {address}: {' '.join(str(error).split())[:300]}") from None
     return str(context.address_info["gcs_address"])
-
-
-def _start_serve(options: ServeOptions) -> bool:
-    """Starts Serve unless it runs. Returns whether it was started."""
-    from ray import serve
-
-    there = serve.status()
-    if options.name in there.applications:
-        raise InvalidField("applications.0.name", options.name, "a name that is not deployed yet")
-    serve.start(
-        proxy_location=options.proxy_location,
-        http_options={"host": options.host, "port": options.http_port},
-        grpc_options={
-            "port": options.grpc_port,
-            "grpc_servicer_functions": [SERVICER_FUNCTION],
-            "request_timeout_s": options.request_timeout_s,
-        },
-    )
-    return not there.proxies
 
 
 def _deploy(options: ServeOptions) -> None:

@@ -22,6 +22,7 @@ class StopSignal:
 
     def __init__(self) -> None:
         self.asked = threading.Event()
+        self.left: threading.Thread | None = None  # of the call that Stopped ended, while it may still run
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> StopSignal:
@@ -38,7 +39,7 @@ class StopSignal:
     def call(self, function: Callable[[], T]) -> T:
         """Runs `function` in a thread and returns its result. Raises Stopped at once if the end is asked for.
 
-        The thread is then left behind: what it waits for must be ended by the caller.
+        The thread is then left behind, as `left`: what it waits for must be ended by the caller.
         """
         if self.asked.is_set():
             raise Stopped
@@ -55,6 +56,7 @@ class StopSignal:
         thread.start()
         while thread.is_alive():
             if self.asked.is_set():
+                self.left = thread
                 raise Stopped
             thread.join(POLL_S)
         for number in NUMBERS:
