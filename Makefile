@@ -47,7 +47,8 @@ demo: $(INSTALLED)
 
 test: $(INSTALLED)
 	@$(BIN)/paceline models fetch $(MODEL)
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+	@$(BIN)/python -m pytest -m "not ray" -n 2 --dist loadfile
+	@$(BIN)/python -m pytest -m ray
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

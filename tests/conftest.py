@@ -25,15 +25,6 @@ def _take_own_cores() -> None:
 _take_own_cores()  # before anything asks how many there are
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Under `pytest -n`: a file stays with one worker, and so do all tests that start Ray, which is large."""
-    if config.pluginmanager.hasplugin("xdist"):
-        for item in items:
-            group = "ray" if item.get_closest_marker("ray") else item.path.relative_to(ROOT).as_posix()
-            item.add_marker(pytest.mark.xdist_group(group))
-
-
 @pytest.fixture(scope="session")
 def root() -> Path:
     """The repository."""
