@@ -90,6 +90,25 @@ def test_a_tree_for_each_session_that_wants_one_in_one_batch(bench: Bench) -> No
     assert bench.proposer.asked[0] == 2, "the one that wants no tree is read later"
 
 
+class Growing(Echo):
+    """Proposes one node more in every call, up to three; the first tree is not worth telling."""
+
+    def propose(self, wants: Sequence[Want]) -> list[Growth]:
+        self.asked.append(len(wants))
+        nodes = min(len(self.asked), 3)
+        return [Growth(DraftTree.chain([1] * nodes), growing=nodes < 3, soon=nodes == 1) for _ in wants]
+
+
+def test_a_tree_that_another_follows_soon_is_not_told(bench: Bench) -> None:
+    bench.engine._proposer = bench.proposer = Growing()
+    bench.send(opened(1, [5]))
+    ((second,), (third,)) = bench.take(), bench.take()
+    assert [(len(each.tree), each.growing) for each in (second, third) if each.tree is not None] == [
+        (2, True),
+        (3, False),
+    ]
+
+
 def test_the_newest_advance_wins(bench: Bench) -> None:
     bench.send(opened(1, [5], budget=0), Advance(1, 1, 1, [6], 2), Advance(1, 1, 2, [7, 8], 1))
     (reply,) = bench.take()

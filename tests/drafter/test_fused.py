@@ -108,6 +108,15 @@ def test_the_model_looks_at_once_below_what_text_has_guessed() -> None:
     assert passes[0].tokens > 4, "the context and nodes of the text's tree"
 
 
+@pytest.mark.parametrize(("each_s", "soon"), [(None, False), (0.1, False), (0.004, True)])
+def test_a_tree_that_another_follows_within_milliseconds_says_so(each_s: float | None, soon: bool) -> None:
+    made = fused(ToyRunner(COUNTING), Given(round_s=10.0, each_s=each_s))
+    opened(made, [7, 30, 31, 50, 7])
+    *before, last = growths(made, Want(1, 8))
+    assert {each.soon for each in before} == {soon}
+    assert not last.soon
+
+
 def test_trees_are_streamed_and_grow() -> None:
     made = fused(ToyRunner(COUNTING))
     opened(made, [3])

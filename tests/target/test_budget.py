@@ -97,14 +97,18 @@ def test_zero_is_reached_and_left_again() -> None:
     assert all(run.reasons)
 
 
-def test_trees_that_are_only_followed_become_rare_and_share_their_steps() -> None:
-    run = simulate(World(CPU, [WRONG], 0.9, **SUFFIX), "auto", 4, 200)
-    asked = [step for step in range(len(run.reasons) // 4) if "followed" in run.reasons[4 * step]]
-    gaps = np.diff(asked).tolist()
-    assert gaps[0] <= 2 * FIRST_PAUSE
-    assert set(gaps[-3:]) == {LONGEST_PAUSE}
-    for number in range(1, 4):
-        assert [step for step in range(len(run.reasons) // 4) if "followed" in run.reasons[4 * step + number]] == asked
+def test_trees_that_are_only_followed_become_rare_and_come_one_at_a_time() -> None:
+    """However many sessions rest: beside them the drafter works no more than beside one."""
+    for count in (1, 4):
+        run = simulate(World(CPU, [WRONG], 0.9, **SUFFIX), "auto", count, 400)
+        steps = [run.reasons[first : first + count] for first in range(0, len(run.reasons), count)]
+        asking = [[number for number, each in enumerate(step) if "followed" in each] for step in steps]
+        asked = [at for at, step in enumerate(asking) if step]
+        gaps = np.diff(asked).tolist()
+        assert gaps[0] <= 2 * FIRST_PAUSE
+        assert set(gaps[-3:]) == {LONGEST_PAUSE}
+        assert {len(step) for step in asking} == {0, 1}
+        assert {number for step in asking for number in step} == set(range(count)), "each has its turn"
 
 
 def test_a_session_that_begins_knows_what_others_were_offered() -> None:

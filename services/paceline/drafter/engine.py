@@ -231,7 +231,7 @@ class DrafterEngine:
         for ((stream, session), held), grown in zip(asking, trees, strict=True):
             if grown is None:
                 continue  # a part is done; the next batch goes on
-            if held.budget and (len(grown.tree) or not grown.growing):
+            if held.budget and not grown.soon and (len(grown.tree) or not grown.growing):
                 replies.append((stream, Reply(session, held.epoch, held.length, grown.tree, grown.growing)))
             if not grown.growing:
                 held.budget, held.unread = 0, grown.behind

@@ -38,6 +38,7 @@ from paceline.speculation.tree import DraftTree
 
 log = logging.getLogger(__name__)
 
+SOON_S = 0.012  # seconds to the next tree in which telling this one would take more than it gives
 READ_AHEAD = 16  # tokens of a context the model may be behind before it reads them while nobody wants a tree
 WARM = (0.0, 0.85)  # upper ends of ranges of temperature that are learned apart; the last is open
 WARMTH = ("greedy", "cool", "warm")  # their names
@@ -297,7 +298,8 @@ class FusedProposer:
         """The tree as it is, and what is looked at next."""
         self._choose(session, held, begun)
         if begun.paths:
-            return Growth(begun.tree, growing=True)
+            next_s = self._times.pass_s(begun.tokens, self._drafting)
+            return Growth(begun.tree, growing=True, soon=next_s is not None and next_s < SOON_S)
         held.round = None
         held.whole_at = None if held.free else self._clock()
         return Growth(begun.tree, behind=held.follows and self._rows.missing(session) > READ_AHEAD)

@@ -75,6 +75,7 @@ class Growth:
 
     tree: DraftTree
     growing: bool = False  # another call goes on with it; what came meanwhile is looked at first
+    soon: bool = False  # the next one is expected so soon that this one is not worth telling
     behind: bool = False  # it is whole, but there is context to be read while nobody wants a tree
 
 

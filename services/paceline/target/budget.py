@@ -81,7 +81,7 @@ class Budgets:
         self._passes: dict[int, Line] = {}  # seconds of a step by the table's, by magnitude of load
         self._waits: dict[int, Waits] = {}  # by magnitude of load
         self._kinds: dict[tuple[Proposal, bool, bool], Kind] = {}  # by proposal, greedy, nucleus
-        self._steps = 0
+        self._steps = self._tries = 0
         self._began: _Began | None = None  # a round in which trees are waited for
 
     # -- choosing -----------------------------------------------------------------------------------------------------
@@ -117,13 +117,17 @@ class Budgets:
         sizes = SIZES[min(most, tried) >= SIZES]
         plan = self._plan(sessions, budgets, load, sizes)
         wider = int(sizes[sizes <= 2 * plan.nodes][-1]) if plan.nodes else 0
+        resting: list[tuple[Session, SessionBudget]] = []
         for session, budget, drafts in zip(sessions, budgets, plan.drafts.tolist(), strict=True):
             if drafts:
                 budget.drafts()
                 told = f"{wider}, to see what more bring; {plan.told}" if budget.looks else plan.told
                 session.grant = Grant(wider if budget.looks else plan.nodes, told)
             else:
-                session.grant = self._rests(session, budget, most, plan.told)
+                session.grant = Grant(0, plan.told)
+                resting.append((session, budget))
+        if resting:
+            self._try(*resting[self._tries % len(resting)], most, plan.told)
 
     def _plan(
         self, sessions: Sequence[Session], budgets: Sequence[SessionBudget], load: Load, sizes: NDArray[np.int64]
@@ -167,16 +171,23 @@ class Budgets:
         waits = self._waits.get(_magnitude(load.sessions))
         return np.zeros(len(sizes)) if waits is None or not waiting else waits.at(sizes)
 
-    def _rests(self, session: Session, budget: SessionBudget, most: int, reason: str) -> Grant:
-        """Pauses are powers of two of the common count of steps, so that sessions ask together."""
-        if self._steps % budget.pause or budget.followed is not None:
-            return Grant(0, reason)
+    def _try(self, session: Session, budget: SessionBudget, most: int, reason: str) -> None:
+        """Drafts for one of those that rest, after its pause. What its tree tells, it tells of all of its kind.
+
+        For all of them at once a drafter on the same cores would take more than trees bring.
+        """
+        if self._steps % budget.pause:
+            return
+        self._tries += 1
+        if budget.followed is not None:
+            return
         budget.rested()
         nodes = min(PROBE, most)
         if session.request.wish.sampled:
-            return Grant(nodes, f"a try after a pause; {reason}")
+            session.grant = Grant(nodes, f"a try after a pause; {reason}")
+            return
         budget.followed = Offered(len(session.context), nodes)
-        return Grant(0, f"one of {nodes} nodes is followed, not waited for; {reason}", probe=nodes)
+        session.grant = Grant(0, f"one of {nodes} nodes is followed, not waited for; {reason}", probe=nodes)
 
     # -- learning -----------------------------------------------------------------------------------------------------
 
