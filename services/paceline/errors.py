@@ -58,5 +58,7 @@ class EngineFault(PacelineError):
 
 
 def _short(value: object, limit: int = 80) -> str:
+    """A value for a message. Of a long one the middle is left out: the end of a path says which file it is."""
     text = repr(value)
-    return text if len(text) <= limit else text[: limit - 3] + "..."
+    half = limit // 2 - 2
+    return text if len(text) <= limit else f"{text[:half]}...{text[-half:]}"

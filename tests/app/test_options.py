@@ -261,10 +261,10 @@ def test_files_that_are_no_serve_config(tmp_path: Path, text: str) -> None:
         options("--config", written(tmp_path, text))
 
 
-def test_missing_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # long values are cut
-    with pytest.raises(InvalidField, match=r"absent\.yaml.*No such file"):
-        options("--config", "absent.yaml")
+def test_missing_file_is_named_however_deep_it_is(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / ("deep" * 30)):
+        with pytest.raises(InvalidField, match=r"absent\.yaml.*No such file"):
+            options("--config", str(folder / "absent.yaml"))
 
 
 @pytest.mark.parametrize("arguments", [("--grpc-port", "0"), ("--http-port", "-1"), ("--grpc-port", "8000")])

@@ -145,11 +145,6 @@ def test_a_malformed_case_is_named(
     assert named in str(caught.value)
 
 
-def unwrapped(shown: str) -> str:
-    """Lines are broken for a terminal, also within a path."""
-    return shown.replace("\n", "")
-
-
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"cases": []}', '{"cases": 3}', '{"cases": [1]}', "nonsense", "\xff", "[" * 100_000]
 )
@@ -158,14 +153,14 @@ def test_an_unreadable_file_is_one_plain_line(text: str, tmp_path: Path, capsys:
     path.write_bytes(text.encode("latin-1"))
     assert main(["study", "law", str(GOLDEN), str(path)]) == 1
     error = capsys.readouterr().err
-    assert "broken.json" in unwrapped(error)
+    assert "broken.json" in error
     assert "Traceback" not in error
 
 
 @pytest.mark.parametrize("name", ["missing.json", ""])
 def test_a_file_that_is_not_there(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["study", "law", str(tmp_path / name)]) == 1
-    assert str(tmp_path / name) in unwrapped(capsys.readouterr().err)
+    assert str(tmp_path / name)[-30:] in capsys.readouterr().err  # of a long path the middle is left out
 
 
 def without_renewing_the_proposal(row: Row, proposal: ProposalRow, siblings: list[int]) -> tuple[list[float], Row]:
