@@ -5,8 +5,8 @@ each session lately (`Gains`), how long a pass has waited for them (`Waits`), an
 the table of pass costs, brought to what steps at this load have taken. The size with most tokens per second is asked
 for by the sessions that gain by it; if plain decoding is as quick the budget is 0: nobody waits, nobody verifies.
 
-A session at 0 asks for a tree now and then without waiting for it, and follows it along the tokens that come anyway;
-where such trees would have paid, it drafts again. What is not known is hoped for, so that it is tried.
+Of the sessions at 0 one asks for a tree now and then without waiting for it, and follows it along the tokens that come
+anyway; where such trees would have paid, it drafts again. What is not known is hoped for, so that it is tried.
 
 Ranked and coupled trees give the tokens of plain decoding whatever their size. The size of a sampled tree must not
 depend on anything drawn with the noise of a position it covers (THEORY 3, clauses 2 to 4): it depends on the scheduled
