@@ -19,7 +19,6 @@ class PackedLinear(torch.nn.Module):
     def __init__(self, linear: torch.nn.Linear) -> None:
         """Takes the weights of `linear`, which may go."""
         super().__init__()
-        self.in_features, self.out_features = linear.in_features, linear.out_features
         self._weights = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), ROWS)
         self._bias = None if linear.bias is None else linear.bias.detach()
 
