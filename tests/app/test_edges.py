@@ -37,6 +37,16 @@ def test_deepest_takes_pythons_errors_too() -> None:
     assert deepest(["Traceback:\n  File x\nModuleNotFoundError: No module named 'y'\n"]) == "No module named 'y'"
 
 
+def test_deepest_keeps_the_lines_below_an_error() -> None:
+    text = (
+        "ray::HAProxyManager.ready()\n  File x\n"
+        "RuntimeError: HAProxy crashed during startup: [NOTICE] (1) : version 2.8\n"
+        "[ALERT] (1) : Binding for frontend grpc: cannot bind socket (Address already in use) for [0.0.0.0:9000]\n"
+    )
+    assert deepest([text]).endswith("cannot bind socket (Address already in use) for [0.0.0.0:9000]")
+    assert deepest([text]).startswith("HAProxy crashed during startup")
+
+
 def test_deepest_without_an_error_is_the_text() -> None:
     assert deepest(["nothing  to\nsee"]) == "nothing to see"
     assert len(deepest(["x" * 10_000])) == 500

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from paceline.cli import ports as ports_module
 from paceline.cli.ports import free_ports, is_free, require_free
 from paceline.cli.processes import descendants
-from paceline.errors import InvalidField
+from paceline.errors import InvalidField, Unavailable
 
 # Starts a child in a session of its own whose parent ends at once, as daemons do, and tells its number.
 STRAY = """
@@ -145,3 +146,22 @@ def test_free_ports_differ_and_are_free() -> None:
     ports = free_ports(20)
     assert len(set(ports)) == 20
     assert all(is_free(port, "127.0.0.1") for port in ports)
+
+
+def test_no_connection_can_take_a_free_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    for low, high in ((first, last), (25000, 60999), (49152, 65535)):
+        monkeypatch.setattr(ports_module, "_handed_out", lambda low=low, high=high: (low, high))
+        assert not any(low <= port <= high for port in free_ports(20))
+
+
+def test_free_ports_where_the_system_hands_out_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports_module, "_handed_out", lambda: (1024, 65535))
+    assert len(set(free_ports(4))) == 4
+
+
+def test_too_few_free_ports_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports_module, "OWN_PORTS", range(20000, 20002))
+    monkeypatch.setattr(ports_module, "is_free", lambda port, host: port == 20001)
+    with pytest.raises(Unavailable, match="2 free ports are needed between 20000 and 20001, 1 are"):
+        free_ports(2)
