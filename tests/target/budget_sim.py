@@ -61,7 +61,7 @@ class SimSession:
     drafting: SimpleNamespace = field(init=False)
 
     def __post_init__(self) -> None:
-        self.drafting = SimpleNamespace(suspended=False, fresh=lambda length: self.came)
+        self.drafting = SimpleNamespace(suspended=False, unheard=False, held=True, fresh=lambda length: self.came)
 
     def tree(self, nodes: int, world: World) -> DraftTree:
         """A chain that is right until the first position whose token the drafter does not know."""

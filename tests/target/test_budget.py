@@ -306,6 +306,54 @@ def test_a_drafter_that_is_wrong_is_dropped_and_one_that_is_right_taken_up() -> 
     assert totals.budget_reason == records[-1].budget_reason
 
 
+def test_where_nobody_drafts_the_drafter_does_not_read_new_prompts_and_still_learns_the_replies() -> None:
+    wanted = request(PROMPT, 80, wish=auto())
+    reply = plain(ToyRunner(TABLE), wanted)
+    with running(measured(CPU, 0.1), drafters.accepting(PROMPT, reply, VOCAB, 0)) as rig:
+        rig.decode(wanted)
+        assert len(rig.drafter.opens[0].context) == len(PROMPT), "opened while the prompt is read"
+        first = len(rig.drafter.opens)
+        for _ in range(6):
+            assert rig.decode(replace(wanted, max_tokens=2))[0] == reply[:2]
+        named = replace(wanted, wish=DraftWish(4), max_tokens=3)
+        rig.decode(named)  # its frame takes the last words of the one before along
+        opens = rig.drafter.opens[first:]
+        lessons = [each for each in opens if each.budget == 0 and len(each.context) == len(PROMPT) + 2]
+        assert lessons, "at most every fourth is tried"
+        for each in lessons:
+            assert each.context.tolist() == [*PROMPT, *reply[:2]]
+            assert (each.learn, each.prompt_length) == (True, len(PROMPT))
+        assert [len(each.context) for each in opens].count(len(PROMPT)) == 1, "that which names its budget"
+        count = len(rig.drafter.opens)
+        for silent in (replace(wanted, learn=False), replace(wanted, wish=DraftWish(0)), replace(wanted, learn=False)):
+            rig.decode(replace(silent, max_tokens=2))
+        rig.decode(named)
+        assert not [each for each in rig.drafter.opens[count:] if each.budget == 0 and len(each.context) > len(PROMPT)]
+
+
+def test_the_first_tree_of_a_session_that_the_drafter_has_not_heard_of_is_not_waited_for() -> None:
+    """It comes after the prompt; others would wait with it."""
+    wanted = request(PROMPT, 200, wish=auto())
+    reply = plain(ToyRunner(TABLE), wanted)
+    right, wrong, good = drafters.oracle(PROMPT, reply), drafters.accepting(PROMPT, reply, VOCAB, 0), [False]
+
+    def propose(context: list[int], budget: int) -> DraftTree:
+        return (right if good[0] else wrong)(context, budget)
+
+    with running(measured(CPU, 0.1), propose) as rig:
+        rig.decode(replace(wanted, max_tokens=80))
+        good[0] = True
+        rig.decode(wanted)
+        records = rig.records[-len(rig.records) // 2 :]
+        opened = rig.drafter.opens[-1]
+        assert len(opened.context) > len(PROMPT)
+        assert opened.budget == 8
+        first = next(each for each in rig.records if each.budget > 0 and each.position > len(opened.context))
+        assert first.fallback is None
+        assert not any(each.fallback for each in records)
+        assert len(records[-2].accepted) > 2
+
+
 def test_without_measured_passes_the_usual_budget_is_asked_for() -> None:
     asked: list[int] = []
 

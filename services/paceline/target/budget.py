@@ -8,6 +8,9 @@ for by the sessions that gain by it; if plain decoding is as quick the budget is
 Of the sessions at 0 one asks for a tree now and then without waiting for it, and follows it along the tokens that come
 anyway; where such trees would have paid, it drafts again. What is not known is hoped for, so that it is tried.
 
+Where nobody drafts the drafter does not hear of new sessions, whose prompts it would read for nothing on cores that the
+target may share. The first tree of a session that it has not heard of is followed too: it comes after the prompt.
+
 Ranked and coupled trees give the tokens of plain decoding whatever their size. The size of a sampled tree must not
 depend on anything drawn with the noise of a position it covers (THEORY 3, clauses 2 to 4): it depends on the scheduled
 shape and on counts of tokens accepted in earlier rounds, which only siblings at positions that have been emitted
@@ -19,6 +22,7 @@ nucleus ones begin with nothing: their trees must not know what the noise of an 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -43,6 +47,7 @@ from paceline.target.worth import path_probs
 USUAL = 8  # nodes at most where no tree was seen yet, or passes are not measured
 PROBE = 8  # nodes of a tree that is only followed, or tried after a pause
 SLACK = 0.01  # share of tokens per second by which drafting must be better than none, and may be worse than its best
+RESTED = 32  # steps without a draft after which prompts of new sessions are not read ahead
 OUTLIER = 2.0  # times what was expected: a step that took longer was held up by something else
 _LEARNT = (None, Fallback.LATE, Fallback.LOAD)  # fallbacks that say something of the trees
 
@@ -81,6 +86,7 @@ class Budgets:
         self._passes: dict[int, Line] = {}  # seconds of a step by the table's, by magnitude of load
         self._waits: dict[int, Waits] = {}  # by magnitude of load
         self._kinds: dict[tuple[Proposal, bool, bool], Kind] = {}  # by proposal, greedy, nucleus
+        self._rested: Counter[int] = Counter()  # steps in a row in which nobody drafted, by magnitude of load
         self._steps = self._tries = 0
         self._began: _Began | None = None  # a round in which trees are waited for
 
@@ -90,9 +96,12 @@ class Budgets:
         """Grants each of these sessions, which begin a round, its nodes."""
         self._began = None
         auto = [each for each in sessions if each.request.wish.auto and each.rounds > 0]
+        coming = sum(each.rounds == 0 for each in sessions)
+        rests = self._rested[_magnitude(load.sessions + coming)] >= RESTED
         for session in sessions:
             wish = session.request.wish
-            session.grant = Grant(0 if wish.auto or session.rounds == 0 else wish.budget)
+            nodes = 0 if wish.auto or session.rounds == 0 else wish.budget
+            session.grant = Grant(nodes, opens=not (wish.auto and rests))
         if not auto:
             return
         self._steps += 1
@@ -116,18 +125,24 @@ class Budgets:
         tried = max(USUAL, *(2 * each.largest for each in budgets))  # so that a guess is never far from what is known
         sizes = SIZES[min(most, tried) >= SIZES]
         plan = self._plan(sessions, budgets, load, sizes)
+        magnitude = _magnitude(load.sessions)
+        self._rested[magnitude] = 0 if plan.nodes else self._rested[magnitude] + 1
         wider = int(sizes[sizes <= 2 * plan.nodes][-1]) if plan.nodes else 0
         resting: list[tuple[Session, SessionBudget]] = []
         for session, budget, drafts in zip(sessions, budgets, plan.drafts.tolist(), strict=True):
-            if drafts:
+            if drafts and _unread(session, budget):
+                budget.unread = True
+                self._follow_next(session, budget, min(PROBE, most), "the drafter reads the prompt first")
+            elif drafts:
                 budget.drafts()
                 told = f"{wider}, to see what more bring; {plan.told}" if budget.looks else plan.told
                 session.grant = Grant(wider if budget.looks else plan.nodes, told)
             else:
-                session.grant = Grant(0, plan.told)
+                session.grant = Grant(0, plan.told, opens=False)
                 resting.append((session, budget))
         if resting:
-            self._try(*resting[self._tries % len(resting)], most, plan.told)
+            read = [each for each in resting if not each[0].drafting.unheard] or resting
+            self._try(*read[self._tries % len(read)], most, plan.told)
 
     def _plan(
         self, sessions: Sequence[Session], budgets: Sequence[SessionBudget], load: Load, sizes: NDArray[np.int64]
@@ -185,9 +200,17 @@ class Budgets:
         nodes = min(PROBE, most)
         if session.request.wish.sampled:
             session.grant = Grant(nodes, f"a try after a pause; {reason}")
-            return
-        budget.followed = Offered(len(session.context), nodes)
-        session.grant = Grant(0, f"one of {nodes} nodes is followed, not waited for; {reason}", probe=nodes)
+        else:
+            self._follow_next(session, budget, nodes, reason)
+
+    @staticmethod
+    def _follow_next(session: Session, budget: SessionBudget, nodes: int, reason: str) -> None:
+        """Asks for a tree that nobody waits for, unless the one before is on its way."""
+        if budget.followed is None:
+            budget.followed = Offered(len(session.context), nodes)
+            session.grant = Grant(0, f"one of {nodes} nodes is followed, not waited for; {reason}", probe=nodes)
+        else:
+            session.grant = Grant(0, f"one of {budget.followed.asked} nodes is on its way; {reason}")
 
     # -- learning -----------------------------------------------------------------------------------------------------
 
@@ -223,7 +246,7 @@ class Budgets:
         if growing or budget is None or budget.followed is None:
             return
         if budget.followed.base_length == base_length:
-            budget.followed = Offered(base_length, budget.followed.asked, tree)
+            budget.followed, budget.unread = Offered(base_length, budget.followed.asked, tree), False
 
     def settled(self, turn: Turn, accepted: int) -> None:
         """A round has ended with this turn; the context has moved on."""
@@ -259,7 +282,7 @@ class Budgets:
             budget.learn(followed, places, len(followed.tree))
             budget.looked(right=len(places) > 0)
         elif len(session.context) - followed.base_length > MOST_NODES:
-            budget.followed = None  # it never came
+            budget.followed, budget.unread = None, False  # it never came
 
     @staticmethod
     def _learn(session: Session, budget: SessionBudget, promised: float, accepted: int) -> None:
@@ -297,6 +320,13 @@ def _magnitude(sessions: int) -> int:
 def _beside(session: Session) -> bool:
     """True while a tree of it is drafted that nobody waits for."""
     return session.budget is not None and session.budget.followed is not None and session.budget.followed.tree is None
+
+
+def _unread(session: Session, budget: SessionBudget) -> bool:
+    """True if the drafter would first have to read the session's prompt, or does so now."""
+    if session.request.wish.sampled:  # such trees are not followed
+        return False
+    return session.drafting.unheard or (budget.unread and session.drafting.held)
 
 
 def _overlaps(session: Session) -> bool:

@@ -19,7 +19,7 @@ from paceline.speculation.tree import DraftTree
 from paceline.target.context import Context
 from paceline.target.fallback import Fallback
 from paceline.target.lapse import Lapse
-from paceline.target.port import Advance, DraftFault, Open, Retry, RowTold, TreeArrived
+from paceline.target.port import Advance, Close, DraftFault, Open, Retry, RowTold, TreeArrived
 from paceline.target.request import SessionRequest
 from paceline.target.strength import Coupling, Strengths
 
@@ -147,6 +147,16 @@ class Drafting:
         return self._open and self._generation == self._link.generation
 
     @property
+    def unheard(self) -> bool:
+        """True if a drafter is reached that was not told of the session, and would take it."""
+        return (
+            self._link.generation is not None
+            and self._generation in (None, self._link.generation)
+            and not self._open
+            and self._refused is None
+        )
+
+    @property
     def told(self) -> bool:
         """True if this connection's drafter has heard of the session, so that its end must be told."""
         return self._sent > 0 and self._generation is not None and self._generation == self._link.generation
@@ -169,11 +179,7 @@ class Drafting:
         if not self._open:
             if self._retry_at is None or now < self._retry_at or self._answered >= length:
                 return None
-            return Open(
-                session, self.epoch + 1, context.copy(0), context.prompt_length, self._request.wish,
-                self._request.sampling, eos, learn, budget,
-                0.0 if self._coupling is None else self._coupling.choose(link.proposer),
-            )  # fmt: skip
+            return self._opening(session, context, eos, learn=learn, budget=budget)
         row, self._row = self._row, None
         if row is not None and row.base_length == self._sent:
             if row.drawn is None and length == self._sent:
@@ -187,6 +193,13 @@ class Drafting:
             if self._asked.length == length or now - self._asked.at < again_s:
                 return None
         return Advance(session, self.epoch, self._sent, context.copy(self._sent), budget)
+
+    def lesson(self, session: int, context: Context, eos: tuple[int, ...]) -> tuple[Open, Close] | None:
+        """A whole reply for a drafter that learns from it and has not heard of the session; None if nobody listens."""
+        if not self.unheard or self._link.suspended:
+            return None
+        whole = self._opening(session, context, eos, learn=True, budget=0)
+        return whole, Close(session, whole.epoch)
 
     def ending(self, session: int, context: Context) -> Advance | None:
         """The last tokens of a reply, for a drafter that learns from it; None if it does not need them."""
@@ -268,6 +281,20 @@ class Drafting:
             self._retry_at = now + min(FIRST_PAUSE_S * 2**self._pauses, LONGEST_PAUSE_S)
         self._pauses += fault.retry is not Retry.ASK
         return True
+
+    def _opening(self, session: int, context: Context, eos: tuple[int, ...], *, learn: bool, budget: int) -> Open:
+        return Open(
+            session=session,
+            epoch=self.epoch + 1,
+            context=context.copy(0),
+            prompt_length=context.prompt_length,
+            wish=self._request.wish,
+            sampling=self._request.sampling,
+            eos_token_ids=eos,
+            learn=learn,
+            budget=budget,
+            strength=0.0 if self._coupling is None else self._coupling.choose(self._link.proposer),
+        )
 
     @property
     def strength(self) -> float:

@@ -180,6 +180,8 @@ def ask(
     if wish.budget == 0 or session.useful_depth == 0 or session.untrusted:
         return None
     budget = 0 if session.rounds == 0 else min(budget, grant.nodes or grant.probe)
+    if budget == 0 and not grant.opens and not session.drafting.held:
+        return None
     if state is not None and grant.nodes:
         if state.enough:
             budget = 0

@@ -56,7 +56,7 @@ class Offered:
 class SessionBudget:
     """State of one session. Compute thread only."""
 
-    __slots__ = ("_drafted", "followed", "gains", "kind", "looks", "offered", "pause", "teaches")
+    __slots__ = ("_drafted", "followed", "gains", "kind", "looks", "offered", "pause", "teaches", "unread")
 
     def __init__(self, kind: Kind, *, teaches: bool) -> None:
         """`teaches`: whether others of its kind learn from its trees."""
@@ -67,6 +67,7 @@ class SessionBudget:
         self.looks = False  # its round is to tell what more nodes bring than are asked for otherwise
         self.offered: Offered | None = None  # in the round that is under way
         self.followed: Offered | None = None
+        self.unread = False  # what is followed comes once the drafter has read the prompt
 
     @property
     def largest(self) -> int:

@@ -43,8 +43,7 @@ class DrafterTalk:
         frame: list[Update] = list(self._goodbyes)
         told: list[tuple[Session, Open | Advance | RowTold]] = []
         for session in sessions:
-            eos = () if session.request.ignore_eos else self._eos
-            update = ask(session, budget, eos, self._learn, now)
+            update = ask(session, budget, self._stops(session), self._learn, now)
             if update is not None:
                 frame.append(update)
                 told.append((session, update))
@@ -56,6 +55,9 @@ class DrafterTalk:
         self._goodbyes.clear()
         for session, update in told:
             session.drafting.sent(update, now)
+
+    def _stops(self, session: Session) -> tuple[int, ...]:
+        return () if session.request.ignore_eos else self._eos
 
     def linked(self, event: LinkUp | LinkDown) -> None:
         """The connection has changed. Sessions notice by its generation."""
@@ -84,11 +86,15 @@ class DrafterTalk:
         return known
 
     def goodbye(self, session: Session, *, complete: bool) -> None:
-        """The session ends. A complete reply's last tokens are told first, for a drafter that learns."""
+        """The session ends. A complete reply is told to its end first, to a drafter that learns."""
         session.drafting.ended()
+        learns = complete and self._learn and session.request.teaches
         if not session.drafting.told:
+            lesson = session.drafting.lesson(session.id, session.context, self._stops(session)) if learns else None
+            if lesson is not None and session.request.wish.budget:
+                self._goodbyes.extend(lesson)
             return
-        if complete and self._learn and session.request.teaches:
+        if learns:
             last = session.drafting.ending(session.id, session.context)
             if last is not None:
                 self._goodbyes.append(last)
