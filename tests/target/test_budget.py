@@ -139,6 +139,17 @@ def test_a_wait_that_was_too_long_is_tried_again() -> None:
     assert min(nodes[-20:]) > 0
 
 
+def test_a_new_load_begins_with_the_waits_of_a_lighter_one() -> None:
+    """Four sessions do not find out anew that waiting pays for none."""
+    slow, budgets = World(FLAT, [GOOD], fixed_s=0.06), Budgets(FLAT)
+    alone = simulate(slow, "auto", 4, 40)
+    simulate(slow, "auto", 1, 60, budgets)
+    after = simulate(slow, "auto", 4, 40, budgets)
+    drafted = [sum(each > 0 for nodes in run.nodes for each in nodes) for run in (alone, after)]
+    assert drafted[0] > 0
+    assert drafted[1] == 0
+
+
 def test_steps_beside_a_tree_that_is_only_followed_tell_nothing_of_others() -> None:
     budgets = Budgets(FLAT)
     one = session(WORLDS["good"], 0, 200, wish("auto"))

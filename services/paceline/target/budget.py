@@ -183,8 +183,14 @@ class Budgets:
         if waiting and all(_overlaps(each) for each in waiting):
             longest = max((each.pace.draft_s or 0.0) for each in waiting)
             return np.full(len(sizes), max(longest - row_s, 0.0))
-        waits = self._waits.get(_magnitude(load.sessions))
-        return np.zeros(len(sizes)) if waits is None or not waiting else waits.at(sizes)
+        return self._waits_at(_magnitude(load.sessions)).at(sizes) if waiting else np.zeros(len(sizes))
+
+    def _waits_at(self, magnitude: int) -> Waits:
+        """Of a load; one that is new begins with what is known of the nearest one, a lighter one if there is any."""
+        if magnitude not in self._waits:
+            nearest = min(self._waits, key=lambda each: (each > magnitude, abs(each - magnitude)), default=None)
+            self._waits[magnitude] = Waits() if nearest is None else self._waits[nearest].copy()
+        return self._waits[magnitude]
 
     def _try(self, session: Session, budget: SessionBudget, most: int, reason: str) -> None:
         """Drafts for one of those that rest, after its pause. What its tree tells, it tells of all of its kind.
@@ -218,7 +224,7 @@ class Budgets:
         """Notes the trees of these turns before they are cut; a pass of them begins `now`."""
         began, self._began = self._began, None
         if began is not None and all(turn.step is Step.VERIFY and not turn.reads for turn in turns):
-            self._waits.setdefault(began.magnitude, Waits()).learn(began.nodes, max(now - began.at, 0.0))
+            self._waits_at(began.magnitude).learn(began.nodes, max(now - began.at, 0.0))
         for turn in turns:
             session, state = turn.session, turn.session.round
             if session.budget is not None and turn.step is Step.VERIFY and session.useful_depth:

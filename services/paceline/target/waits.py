@@ -20,6 +20,12 @@ class Waits:
         self._seconds = np.zeros(len(SIZES))
         self._known = np.zeros(len(SIZES), dtype=bool)
 
+    def copy(self) -> Waits:
+        """What is known so far, to go its own way."""
+        made = Waits()
+        made._seconds, made._known = self._seconds.copy(), self._known.copy()
+        return made
+
     def learn(self, nodes: int, seconds: float) -> None:
         """Takes in how long a pass has waited for trees of so many nodes."""
         at = max(int(np.searchsorted(SIZES, nodes, side="right")) - 1, 0)
