@@ -140,14 +140,14 @@ def test_a_wait_that_was_too_long_is_tried_again() -> None:
 
 
 def test_a_new_load_begins_with_the_waits_of_a_lighter_one() -> None:
-    """Four sessions do not find out anew that waiting pays for none."""
+    """Four sessions do not find out anew that waiting pays for none of the usual sizes."""
     slow, budgets = World(FLAT, [GOOD], fixed_s=0.06), Budgets(FLAT)
     alone = simulate(slow, "auto", 4, 40)
     simulate(slow, "auto", 1, 60, budgets)
     after = simulate(slow, "auto", 4, 40, budgets)
-    drafted = [sum(each > 0 for nodes in run.nodes for each in nodes) for run in (alone, after)]
-    assert drafted[0] > 0
-    assert drafted[1] == 0
+    largest = [max(each for nodes in run.nodes for each in nodes) for run in (alone, after)]
+    assert largest[0] >= 8
+    assert largest[1] < 8
 
 
 def test_steps_beside_a_tree_that_is_only_followed_tell_nothing_of_others() -> None:
@@ -455,7 +455,8 @@ def test_waits_are_known_by_size_and_ease() -> None:
     waits = Waits()
     assert waits.at(SIZES).tolist() == [0.0] * len(SIZES)
     waits.learn(8, 0.01)
-    assert waits.at(SIZES) == pytest.approx([0.01] * len(SIZES))
+    assert waits.at(SIZES[5:]) == pytest.approx([0.01] * len(SIZES[5:]))
+    assert waits.at(SIZES[:5]) == pytest.approx([0.01 * size / 8 for size in (1, 2, 3, 4, 6)]), "hoped for"
     for _ in range(60):
         waits.learn(16, 0.03)
     found = dict(zip(SIZES.tolist(), waits.at(SIZES).tolist(), strict=True))

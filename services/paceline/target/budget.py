@@ -8,8 +8,9 @@ for by the sessions that gain by it; if plain decoding is as quick the budget is
 Of the sessions at 0 one asks for a tree now and then without waiting for it, and follows it along the tokens that come
 anyway; where such trees would have paid, it drafts again. What is not known is hoped for, so that it is tried.
 
-Where nobody drafts the drafter does not hear of new sessions, whose prompts it would read for nothing on cores that the
-target may share. The first tree of a session that it has not heard of is followed too: it comes after the prompt.
+Where hardly anybody drafts the drafter does not hear of new sessions, whose prompts it would read for nothing on cores
+that the target may share. If they are to draft after all, it reads them one by one, and the first tree of each is
+followed too.
 
 Ranked and coupled trees give the tokens of plain decoding whatever their size. The size of a sampled tree must not
 depend on anything drawn with the noise of a position it covers (THEORY 3, clauses 2 to 4): it depends on the scheduled
@@ -22,7 +23,6 @@ nucleus ones begin with nothing: their trees must not know what the noise of an 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -41,13 +41,16 @@ from paceline.target.line import Line
 from paceline.target.session import Session
 from paceline.target.session_budget import Kind, Offered, SessionBudget
 from paceline.target.turn import Step, Turn
-from paceline.target.waits import Waits
+from paceline.target.waits import EASE, Waits
 from paceline.target.worth import path_probs
 
 USUAL = 8  # nodes at most where no tree was seen yet, or passes are not measured
 PROBE = 8  # nodes of a tree that is only followed, or tried after a pause
-SLACK = 0.01  # share of tokens per second by which drafting must be better than none, and may be worse than its best
-RESTED = 32  # steps without a draft after which prompts of new sessions are not read ahead
+SLACK = 0.01  # share of tokens per second by which a size may be worse than the best
+LEAD = 0.05  # share by which drafting must be better than none: the best of many guesses is a hopeful one
+LATELY = 0.95  # weight that the past keeps per step in the share of steps with drafts
+SLOWED = 0.2  # how far one step moves what is known of that, where all steps before were without drafts
+SELDOM = 0.2  # such a share: prompts of new sessions are not read ahead; 32 steps without drafts lead there
 OUTLIER = 2.0  # times what was expected: a step that took longer was held up by something else
 _LEARNT = (None, Fallback.LATE, Fallback.LOAD)  # fallbacks that say something of the trees
 
@@ -84,9 +87,10 @@ class Budgets:
         self._costs = costs
         self._seconds = np.zeros(0)  # [tokens + 1] of a pass as it is run, by the table
         self._passes: dict[int, Line] = {}  # seconds of a step by the table's, by magnitude of load
+        self._slowed: dict[int, float] = {}  # times a step takes longer where trees were asked for, likewise
         self._waits: dict[int, Waits] = {}  # by magnitude of load
         self._kinds: dict[tuple[Proposal, bool, bool], Kind] = {}  # by proposal, greedy, nucleus
-        self._rested: Counter[int] = Counter()  # steps in a row in which nobody drafted, by magnitude of load
+        self._drafted: dict[int, float] = {}  # share of the last steps in which anybody drafted, by magnitude of load
         self._steps = self._tries = 0
         self._began: _Began | None = None  # a round in which trees are waited for
 
@@ -97,7 +101,7 @@ class Budgets:
         self._began = None
         auto = [each for each in sessions if each.request.wish.auto and each.rounds > 0]
         coming = sum(each.rounds == 0 for each in sessions)
-        rests = self._rested[_magnitude(load.sessions + coming)] >= RESTED
+        rests = self._drafted.get(_magnitude(load.sessions + coming), 1.0) < SELDOM
         for session in sessions:
             wish = session.request.wish
             nodes = 0 if wish.auto or session.rounds == 0 else wish.budget
@@ -116,8 +120,9 @@ class Budgets:
         magnitude, nodes = _magnitude(load.sessions), max(each.grant.nodes for each in sessions)
         if nodes:
             self._began = _Began(magnitude, load.now, nodes)
-        elif load.most and magnitude in self._waits:
-            self._waits[magnitude].ease()
+        elif load.most:
+            self._waits_at(magnitude).ease()
+            self._slowed[magnitude] = 1.0 + EASE * (self._slowed.get(magnitude, 1.0) - 1.0)
 
     def _choose(self, sessions: Sequence[Session], load: Load) -> None:
         budgets = [self._of(each) for each in sessions]
@@ -126,13 +131,19 @@ class Budgets:
         sizes = SIZES[min(most, tried) >= SIZES]
         plan = self._plan(sessions, budgets, load, sizes)
         magnitude = _magnitude(load.sessions)
-        self._rested[magnitude] = 0 if plan.nodes else self._rested[magnitude] + 1
+        self._drafted[magnitude] = LATELY * self._drafted.get(magnitude, 1.0) + (1 - LATELY) * (plan.nodes > 0)
         wider = int(sizes[sizes <= 2 * plan.nodes][-1]) if plan.nodes else 0
         resting: list[tuple[Session, SessionBudget]] = []
+        reads = any(_is_read(*each) for each in zip(sessions, budgets, strict=True))
         for session, budget, drafts in zip(sessions, budgets, plan.drafts.tolist(), strict=True):
-            if drafts and _unread(session, budget):
-                budget.unread = True
-                self._follow_next(session, budget, min(PROBE, most), "the drafter reads the prompt first")
+            if drafts and _is_read(session, budget):
+                self._follow_next(session, budget, min(PROBE, most), "the drafter reads the prompt")
+            elif drafts and session.drafting.unheard and not session.request.wish.sampled:  # those are not followed
+                if reads:
+                    session.grant = Grant(0, f"the drafter reads another prompt; {plan.told}", opens=False)
+                else:
+                    budget.unread = reads = True
+                    self._follow_next(session, budget, min(PROBE, most), "the drafter is to read the prompt")
             elif drafts:
                 budget.drafts()
                 told = f"{wider}, to see what more bring; {plan.told}" if budget.looks else plan.told
@@ -159,6 +170,7 @@ class Budgets:
             np.take_along_axis(means[:, each], order, axis=0).cumsum(axis=0) for each in (TOKENS, NODES)
         )
         pass_s = np.interp(plain_tokens + verified, np.arange(len(seconds)), seconds)
+        pass_s *= self._slowed.get(_magnitude(count), 1.0)
         wait_s = self._exposed(sessions, load, sizes, row_s)
         rates = (count + rows + gained) / (pass_s + rows * row_s + wait_s)  # [S, R], for the first 1 to S of them
         plain = count / float(seconds[plain_tokens])
@@ -167,10 +179,10 @@ class Budgets:
         drafts = np.zeros(len(sessions), dtype=bool)
         told = (
             f"{int(sizes[size])} nodes for {drafting + 1} of {count} sessions: {rates[drafting, size]:.1f} tokens/s "
-            f"with {gained[drafting, size] / (drafting + 1):.2f} accepted and {wait_s[size] * 1e3:.1f} ms of waiting; "
-            f"plain {plain:.1f}"
+            f"with {gained[drafting, size] / (drafting + 1):.2f} accepted and {wait_s[size] * 1e3:.1f} ms of "
+            f"waiting; plain {plain:.1f}"
         )
-        if rates[drafting, size] < (1 + SLACK) * plain:
+        if rates[drafting, size] < (1 + LEAD) * plain:
             return _Plan(0, drafts, f"plain pays more. {told}")
         drafts[order[: drafting + 1, size]] = True
         return _Plan(int(sizes[size]), drafts, told)
@@ -236,15 +248,23 @@ class Budgets:
     def stepped(self, turns: Sequence[Turn], seconds: float) -> None:
         """A step of these turns, as they were run, has ended; it took so many seconds.
 
-        A drafter on the same cores slows what it drafts beside: such steps tell nothing of others.
+        A drafter on the same cores slows the passes beside which it goes on with trees that were not waited for. Steps
+        beside trees that are followed tell nothing of others. Of steps for which trees were asked for it is learned how
+        much longer they take than steps without, as far as there have been such lately; the rest is the pass's.
         """
         if any(turn.reads or _beside(turn.session) for turn in turns) or self._costs.seconds(1) is None:
             return
-        tokens = sum(turn.tokens for turn in turns)
+        tokens, magnitude = sum(turn.tokens for turn in turns), _magnitude(len(turns))
         self._extend(tokens)
-        line, table_s = self._passes.setdefault(_magnitude(len(turns)), Line()), float(self._seconds[tokens])
-        most_s = OUTLIER * float(line.at(table_s)) if line.known else math.inf
-        line.learn(table_s, min(seconds, most_s))
+        line, table_s = self._passes.setdefault(magnitude, Line()), float(self._seconds[tokens])
+        usual_s, slowed = float(line.at(table_s)), 1.0
+        if any(turn.session.grant.nodes for turn in turns):
+            slowed = self._slowed.get(magnitude, 1.0)
+            if usual_s > 0:
+                found = min(max(seconds / usual_s, 1.0), OUTLIER)
+                slowed += SLOWED * (1 - self._drafted.get(magnitude, 1.0)) * (found - slowed)
+            self._slowed[magnitude] = slowed
+        line.learn(table_s, min(seconds / slowed, OUTLIER * usual_s or math.inf))
 
     def arrived(self, session: Session, tree: DraftTree, base_length: int, *, growing: bool) -> None:
         """A tree has come; it is followed if it was asked for to that end, once it is whole."""
@@ -328,11 +348,9 @@ def _beside(session: Session) -> bool:
     return session.budget is not None and session.budget.followed is not None and session.budget.followed.tree is None
 
 
-def _unread(session: Session, budget: SessionBudget) -> bool:
-    """True if the drafter would first have to read the session's prompt, or does so now."""
-    if session.request.wish.sampled:  # such trees are not followed
-        return False
-    return session.drafting.unheard or (budget.unread and session.drafting.held)
+def _is_read(session: Session, budget: SessionBudget) -> bool:
+    """True while the drafter reads the prompt of a session that it has heard of late."""
+    return budget.unread and session.drafting.held
 
 
 def _overlaps(session: Session) -> bool:
