@@ -47,9 +47,9 @@ from paceline.target.worth import path_probs
 USUAL = 8  # nodes at most where no tree was seen yet, or passes are not measured
 PROBE = 8  # nodes of a tree that is only followed, or tried after a pause
 SLACK = 0.01  # share of tokens per second by which a size may be worse than the best
-LEAD = 0.05  # share by which drafting must be better than none: the best of many guesses is a hopeful one
+LEAD = 0.02  # share by which drafting must be better than none: the best of many guesses is a hopeful one
 LATELY = 0.95  # weight that the past keeps per step in the share of steps with drafts
-SLOWED = 0.2  # how far one step moves what is known of that, where all steps before were without drafts
+SLOWED = 0.1  # how far one step moves what is known of that, where all steps before were without drafts
 SELDOM = 0.2  # such a share: prompts of new sessions are not read ahead; 32 steps without drafts lead there
 OUTLIER = 2.0  # times what was expected: a step that took longer was held up by something else
 _LEARNT = (None, Fallback.LATE, Fallback.LOAD)  # fallbacks that say something of the trees
@@ -170,7 +170,7 @@ class Budgets:
             np.take_along_axis(means[:, each], order, axis=0).cumsum(axis=0) for each in (TOKENS, NODES)
         )
         pass_s = np.interp(plain_tokens + verified, np.arange(len(seconds)), seconds)
-        pass_s *= self._slowed.get(_magnitude(count), 1.0)
+        pass_s *= max(self._slowed.get(_magnitude(count), 1.0), 1.0)
         wait_s = self._exposed(sessions, load, sizes, row_s)
         rates = (count + rows + gained) / (pass_s + rows * row_s + wait_s)  # [S, R], for the first 1 to S of them
         plain = count / float(seconds[plain_tokens])
@@ -261,10 +261,10 @@ class Budgets:
         if any(turn.session.grant.nodes for turn in turns):
             slowed = self._slowed.get(magnitude, 1.0)
             if usual_s > 0:
-                found = min(max(seconds / usual_s, 1.0), OUTLIER)
+                found = min(seconds / usual_s, OUTLIER)
                 slowed += SLOWED * (1 - self._drafted.get(magnitude, 1.0)) * (found - slowed)
             self._slowed[magnitude] = slowed
-        line.learn(table_s, min(seconds / slowed, OUTLIER * usual_s or math.inf))
+        line.learn(table_s, min(seconds / max(slowed, 1.0), OUTLIER * usual_s or math.inf))
 
     def arrived(self, session: Session, tree: DraftTree, base_length: int, *, growing: bool) -> None:
         """A tree has come; it is followed if it was asked for to that end, once it is whole."""

@@ -12,10 +12,7 @@ EASE = 0.995  # share of a wait that is believed a step later, where nobody has 
 
 
 class Waits:
-    """Mean seconds. A size that was never waited for takes what the nearest known one below took.
-
-    Below the smallest known one waits are hoped to be shorter in proportion, so that such sizes are tried.
-    """
+    """Mean seconds. A size that was never waited for takes what the nearest known one below, or else above, took."""
 
     __slots__ = ("_known", "_seconds")
 
@@ -47,4 +44,4 @@ class Waits:
             return np.zeros(len(sizes))
         known = np.flatnonzero(self._known)
         nearest = known[np.maximum(np.searchsorted(known, np.arange(len(sizes)), side="right") - 1, 0)]
-        return np.maximum.accumulate(self._seconds[nearest] * np.minimum(sizes / SIZES[nearest], 1.0))
+        return np.maximum.accumulate(self._seconds[nearest])
