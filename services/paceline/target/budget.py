@@ -48,6 +48,7 @@ USUAL = 8  # nodes at most where no tree was seen yet, or passes are not measure
 PROBE = 8  # nodes of a tree that is only followed, or tried after a pause
 SLACK = 0.01  # share of tokens per second by which a size may be worse than the best
 LEAD = 0.02  # share by which drafting must be better than none: the best of many guesses is a hopeful one
+AT_REST = 4  # sessions at rest; pauses between tries are longer by as many times as there are more
 LATELY = 0.95  # weight that the past keeps per step in the share of steps with drafts
 SLOWED = 0.1  # how far one step moves what is known of that, where all steps before were without drafts
 SELDOM = 0.2  # such a share: prompts of new sessions are not read ahead; 32 steps without drafts lead there
@@ -153,7 +154,9 @@ class Budgets:
                 resting.append((session, budget))
         if resting:
             read = [each for each in resting if not each[0].drafting.unheard] or resting
-            self._try(*read[self._tries % len(read)], most, plan.told)
+            next_one = read[self._tries % len(read)]
+            if self._steps % (next_one[1].pause * -(-len(resting) // AT_REST)) == 0:
+                self._try(*next_one, most, plan.told)
 
     def _plan(
         self, sessions: Sequence[Session], budgets: Sequence[SessionBudget], load: Load, sizes: NDArray[np.int64]
@@ -207,10 +210,8 @@ class Budgets:
     def _try(self, session: Session, budget: SessionBudget, most: int, reason: str) -> None:
         """Drafts for one of those that rest, after its pause. What its tree tells, it tells of all of its kind.
 
-        For all of them at once a drafter on the same cores would take more than trees bring.
+        For all of them at once, or as often, a drafter on the same cores would take more than trees bring.
         """
-        if self._steps % budget.pause:
-            return
         self._tries += 1
         if budget.followed is not None:
             return
