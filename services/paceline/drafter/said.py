@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from paceline.speculation.propose import Candidates
@@ -47,12 +47,12 @@ class Top(NamedTuple):
 
 
 class Said(NamedTuple):
-    """What was said of N tokens, each once."""
+    """What was said of N tokens, each once. One is made for every node that is looked at: in as few calls as can be."""
 
     tokens: list[int]  # [N]
     spots: list[Spot]  # [N]
-    suffix: Top | None  # None: nothing was said
-    model: Top | None  # None: it has not looked, or said nothing
+    suffix: Mapping[int, float]  # probability of each token that the suffix proposer names
+    model: Mapping[int, float]  # and of each that the model names; empty: it has not looked, or said nothing
 
 
 def said_of(heard: Heard, model: Candidates | None, least: float, most: int) -> Said:
@@ -64,9 +64,7 @@ def said_of(heard: Heard, model: Candidates | None, least: float, most: int) -> 
         least: above 0.
         most: tokens of the model, beside those that the suffix proposer gives anything: all that can be of use.
     """
-    suffix = heard.probs
-    others = (bisect_left(MASS, sum(suffix.values())), 0.0)
-    unnamed = (UNLOOKED if model is None else UNNAMED, 0.0)
+    suffix, own = heard.probs, heard.own
     looked: dict[int, float] = {}
     if model is not None:
         count = most if not suffix else len(model)
@@ -78,16 +76,25 @@ def said_of(heard: Heard, model: Candidates | None, least: float, most: int) -> 
                     break
                 looked[token] = prob
     named = {token: prob for token, prob in suffix.items() if prob >= least or token in looked}
-    tokens = [*named, *(token for token in looked if token not in named)]
-    spots = []
-    for token in tokens:
-        by_suffix, by_model = named.get(token), looked.get(token)
-        own = by_suffix is not None and 2 * heard.own.get(token, 0.0) >= by_suffix
-        row = others if by_suffix is None else _between(by_suffix, OWN_NAMED if own else STORE_NAMED)
-        column = unnamed if by_model is None else _between(by_model, MODEL_NAMED)
-        store = by_suffix is not None and not own
-        spots.append(Spot(_cells(row, column), own, store, by_model is not None))
-    return Said(tokens, spots, _top(named.items()), _top(looked.items()))
+    tokens, spots = list(named), []
+    unnamed = (UNLOOKED if model is None else UNNAMED, 0.0)
+    for token, prob in named.items():
+        owned = token in own and 2 * own[token] >= prob
+        row = _between(prob, OWN_NAMED if owned else STORE_NAMED)
+        column = _between(looked[token], MODEL_NAMED) if token in looked else unnamed
+        spots.append(Spot(_cells(row, column), owned, not owned, token in looked))
+    others = (bisect_left(MASS, sum(suffix.values())), 0.0)
+    for token, prob in looked.items():
+        if token not in named:
+            tokens.append(token)
+            spots.append(Spot(_cells(others, _between(prob, MODEL_NAMED)), False, False, True))
+    return Said(tokens, spots, named, looked)
+
+
+def top_of(probs: Mapping[int, float]) -> Top | None:
+    """The most probable token, of equals the lowest; None if there is none."""
+    best = min(((-prob, token) for token, prob in probs.items()), default=None)
+    return None if best is None else Top(best[1], -best[0])
 
 
 def mark_prob(mark: int) -> float:
@@ -97,9 +104,12 @@ def mark_prob(mark: int) -> float:
 
 def _between(prob: float, first: int) -> tuple[int, float]:
     """The mark below a probability, the first mark being number `first`, and the share of the next one."""
-    odds = math.log(max(prob, 1e-9) / max(1.0 - prob, 1e-9))
-    place = min(max((odds - FIRST_MARK) / MARK_STEP, 0.0), MARKS - 1.0)
-    mark = min(int(place), MARKS - 2)
+    place = (math.log(max(prob, 1e-9) / max(1.0 - prob, 1e-9)) - FIRST_MARK) / MARK_STEP
+    if place <= 0.0:
+        return first, 0.0
+    if place >= MARKS - 1:
+        return first + MARKS - 2, 1.0
+    mark = int(place)
     return first + mark, place - mark
 
 
@@ -112,8 +122,3 @@ def _cells(row: tuple[int, float], column: tuple[int, float]) -> tuple[tuple[int
     if not down:
         return above
     return (*above, (cell + COLUMNS, down * (1.0 - right)), (cell + COLUMNS + 1, down * right))
-
-
-def _top(probs: Iterable[tuple[int, float]]) -> Top | None:
-    best = min(((-prob, token) for token, prob in probs), default=None)
-    return None if best is None else Top(best[1], -best[0])

@@ -22,6 +22,7 @@ from paceline.drafter.said import (
     Said,
     Top,
     mark_prob,
+    top_of,
 )
 
 DEPTHS = 3  # levels of a tree that are known apart; the last stands for it and all deeper ones
@@ -119,8 +120,8 @@ class Trust:
             pooled = self._pool.rate(cell, FIRST_GUESSES[cell], WEIGHT)
             for known, rates in zip(self._levels, self.rates, strict=True):
                 rates[cell] = max(LEAST, known.rate(cell, pooled, POOL))
-        for member, top in (("suffix", said.suffix), ("model", said.model)):
-            if top is not None:
+        for member, probs in (("suffix", said.suffix), ("model", said.model)):
+            if (top := top_of(probs)) is not None:
                 self._sums.setdefault((member, level + 1), _Sums()).add(top, token)
 
     def copy(self) -> Trust:
@@ -168,7 +169,9 @@ class SessionTrust:
         by_own, by_store, by_model = (math.exp(each) for each in self._lean)
         chances = []
         for cells, own, store, model in said.spots:
-            chance = sum([share * rates[cell] for cell, share in cells])
+            chance = 0.0
+            for cell, share in cells:
+                chance += share * rates[cell]
             leaning = (by_own if own else by_store if store else 1.0) * (by_model if model else 1.0)
             odds = leaning * chance / max(1.0 - chance, 1e-6)
             chances.append(odds / (1.0 + odds))
