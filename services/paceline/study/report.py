@@ -40,6 +40,11 @@ def machine() -> dict[str, Any]:
     }
 
 
+def timed_on() -> dict[str, Any]:
+    """What kept times depend on besides a study's settings: the machine, and the versions that have been timed."""
+    return {key: value for key, value in machine().items() if key != "torch_threads"}
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """A finished study. `rows` share their keys; `notes` are sentences printed below the table."""
