@@ -66,6 +66,6 @@ def tell_kept(study: str, parts: Parts, keys: Sequence[str]) -> None:
 
 def runs_note(runs: int) -> list[str]:
     """A note of a report whose turns were measured in that many runs; none for one."""
-    return (
-        [f"turns were measured in {runs} runs, each turn with all that it compares in one of them"] if runs > 1 else []
-    )
+    if runs == 1:
+        return []
+    return [f"turns were measured in {runs} runs, each turn with all that it compares in one of them"]
