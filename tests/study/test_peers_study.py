@@ -200,6 +200,11 @@ async def test_a_study_that_was_broken_off_goes_on(
     assert len(fake.asked) == turns + 3 * batch, "another length does not"
 
 
+async def test_replies_that_do_not_fit_the_context_are_refused_at_once(model: Path) -> None:
+    with pytest.raises(InvalidField, match=r"--tokens: got 100000, allowed: at most \d+, for \d+ tokens with the"):
+        await study_peers(small(model, new_tokens=100_000), None, lambda _: pytest.fail("something is loaded"))
+
+
 async def test_one_prompt_tells_nothing_of_others(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeStack()
     monkeypatch.setattr(peers_own, "running", fake.running)

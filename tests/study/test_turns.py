@@ -200,7 +200,7 @@ async def study():
         await service.stop()
 
 if __name__ == "__main__":
-    stack.START_S = 5.0  # as long as a start that is not broken off would hold the end up
+    stack.START_S = 60.0  # as long as a start that is not broken off would hold the end up
     try:
         asyncio.run(study() if sys.argv[1] == "study" else launch("slow", slow))
     except KeyboardInterrupt:

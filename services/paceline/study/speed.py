@@ -18,6 +18,7 @@ from paceline.runtime.store import default_store
 from paceline.runtime.tokenizer import load_tokenizer
 from paceline.runtime.transformers_runner import load_runner
 from paceline.study.bare import BareModel
+from paceline.study.loaded import check_reply
 from paceline.study.memory import resident_mib
 from paceline.study.parts import Parts, Progress
 from paceline.study.ratios import pair_in_turn
@@ -73,6 +74,7 @@ async def study_speed(settings: SpeedSettings, out: Path | None, progress: Progr
     folder = default_store().resolve(settings.model)
     tokenizer = load_tokenizer(folder)
     prompts = [chat_tokens(tokenizer, prompt.text, settings.prompt_tokens) for prompt in settings.prompts]
+    check_reply("--new-tokens", settings.new_tokens, settings.model, folder, prompts)
     parts = Parts(out, "speed", _depends(settings, prompts))
     keys = [key for kind in settings.kinds for key in settings.keys(kind)]
     tell_kept("speed", parts, keys)

@@ -17,6 +17,7 @@ from paceline.runtime.store import default_store
 from paceline.runtime.tokenizer import load_tokenizer
 from paceline.study.budget import BudgetSettings, kept_turns, measure
 from paceline.study.intervals import ratio_interval
+from paceline.study.loaded import check_reply
 from paceline.study.parts import Parts
 from paceline.study.ratios import ratio_of
 from paceline.study.report import Report, finite, timed_on
@@ -59,6 +60,7 @@ def study_budget(
     folder = default_store().resolve(model)
     tokenizer = load_tokenizer(folder)
     tokens = [chat_tokens(tokenizer, prompt.text, settings.prompt_tokens) for prompt in prompts]
+    check_reply("--new-tokens", settings.new_tokens, model, folder, tokens)
     target = TargetConfig(model=str(folder), dtype=dtype, max_sessions=max(32, *settings.sessions))
 
     async def run() -> None:

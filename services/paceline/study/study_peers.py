@@ -21,6 +21,7 @@ from paceline.runtime.transformers_runner import load_runner
 from paceline.study.bare import BareModel
 from paceline.study.equality import Judge
 from paceline.study.formats import LOW_BIT
+from paceline.study.loaded import check_reply
 from paceline.study.parts import Parts
 from paceline.study.peers import System, decode_all, turn_keys
 from paceline.study.peers_equal import RunnerRows, compared
@@ -64,6 +65,7 @@ async def study_peers(settings: PeerSettings, out: Path | None, progress: Callab
     folder = default_store().resolve(settings.model)
     tokenizer = load_tokenizer(folder)
     prompts = [prompt_tokens(tokenizer, prompt.text, settings.prompt_tokens) for prompt in settings.prompts]
+    check_reply("--tokens", settings.new_tokens, settings.model, folder, prompts)
     device = str(ModelSpec(str(folder)).resolved_device())
     own = OwnSettings(
         str(folder),
