@@ -28,9 +28,13 @@ def load_prompts(path: Path, per_category: int | None = None, *, option: str = "
     """
     if not path.is_file():
         raise InvalidField(option, str(path), "a file of JSON lines")
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidField(option, str(path), f"a file of JSON lines in UTF-8 that can be read ({error})") from error
     taken: dict[str, int] = defaultdict(int)
     prompts: list[Prompt] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,15 @@ import pytest
 from paceline.drafter.config import DrafterConfig
 from paceline.errors import InvalidField
 from paceline.prompt_file import Prompt
-from paceline.study.budget import BudgetSettings, in_common, kept_cells
+from paceline.study import study_budget as study_module
+from paceline.study.budget import BudgetSettings, in_common, kept_turns
 from paceline.study.budget_cli import run_budget
 from paceline.study.cli import add_parser
 from paceline.study.parts import Parts
 from paceline.study.ratios import turned
+from paceline.study.report import Report
 from paceline.study.study_budget import auto_row, budget_rows, study_budget
+from support.fake_stack import Broken, FakeStack
 from support.tiny import byte_level_tokenizer, save_tokenizer, tiny_model
 
 SETTINGS = BudgetSettings(sessions=(1, 3), budgets=(0, 4), new_tokens=16, repeats=2, prompt_tokens=48)
@@ -80,17 +84,66 @@ def test_a_small_run_leaves_a_report_and_goes_on_from_its_parts(tmp_path: Path) 
     assert report.passed == all(row["ratio_to_best"] >= 0.9 for row in written["auto"])
     assert (out / "budget.png").stat().st_size > 0
     assert (out / "budget.svg").stat().st_size > 0
-    assert sum("repeat" in stage for stage in stages) == 4
+    assert sum("repeat" in stage for stage in stages) == 4 * 3
     again, stages = study()
     assert not stages, "every part was there"
     assert again.rows == report.rows
-    kept = kept_cells(SETTINGS, Parts(out, "budget", {}))
-    assert all(part is None for found in kept.values() for part in found), "of other settings"
+    kept = kept_turns(SETTINGS, Parts(out, "budget", {}))
+    assert [turns.missing for turns in kept.values()] == [2, 2], "of other settings"
+
+
+def test_a_run_that_was_broken_off_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A batch has 1 or 3 replies; warming up takes two, and a turn one for each of three budgets."""
+    model = str(save_tokenizer(tiny_model(tmp_path / "model", vocab=300), byte_level_tokenizer(300)))
+    fake = FakeStack()
+    monkeypatch.setattr(study_module, "running", fake.running)
+    monkeypatch.setattr(study_module, "AsyncClient", fake.client)
+
+    def study(settings: BudgetSettings = SETTINGS) -> Report:
+        fake.asked.clear()
+        return study_budget(model, "float32", DrafterConfig(), PROMPTS[:1], settings, tmp_path, 1, lambda stage: None)
+
+    fake.breaks_at = 2 + 2 * 3 + 3 * (2 + 3) + 1
+    with pytest.raises(Broken):
+        study()
+    assert sorted(each.stem for each in (tmp_path / "parts/budget").iterdir()) == ["1-0", "1-1", "3-0"]
+    assert "goes on" not in capsys.readouterr().err
+    fake.breaks_at = None
+    report = study()
+    assert len(fake.asked) == 3 * (2 + 3), "warming up and the last turn"
+    assert "study budget goes on: 3 of 4 turns" in capsys.readouterr().err
+    assert report.extra["runs"] == 2
+    assert sum("in 2 runs" in note for note in report.notes) == 1
+    assert study().rows == report.rows
+    assert (len(fake.asked), fake.started) == (0, 2)
+    assert "study budget measures nothing: 4 of 4 turns" in capsys.readouterr().err
+    study(replace(SETTINGS, repeats=3))
+    assert len(fake.asked) == (1 + 3) * (2 + 3), "more repeats go on from fewer"
+    study(replace(SETTINGS, new_tokens=17))
+    assert len(fake.asked) == (1 + 3) * (2 + 2 * 3), "another length does not"
+
+
+@pytest.mark.parametrize("name", ["budgets", "sessions"])
+def test_no_number_comes_twice(name: str, tmp_path: Path) -> None:
+    parser = argparse.ArgumentParser()
+    add_parser(parser.add_subparsers())
+    args = parser.parse_args(["study", "budget", "--prompts", "none", "--out", str(tmp_path), f"--{name}", "4", "4"])
+    with pytest.raises(InvalidField, match=rf"--{name}: got \[4, 4\], allowed: each number once"):
+        run_budget(args, lambda stage: None)
 
 
 @pytest.mark.parametrize(
     ("option", "value", "allowed"),
-    [("--repeats", "1", "2 to 1000"), ("--budgets", "65", "0 to 64"), ("--sessions", "0", "1 to 256")],
+    [
+        ("--repeats", "1", "2 to 1000"),
+        ("--budgets", "65", "0 to 64"),
+        ("--sessions", "0", "1 to 256"),
+        ("--per-category", "0", "1 to 1000000"),
+        ("--threads", "0", "1 to 1024"),
+        ("--temperature", "nan", "0 to 10"),
+    ],
 )
 def test_wrong_options_are_named(option: str, value: str, allowed: str, tmp_path: Path) -> None:
     parser = argparse.ArgumentParser()

@@ -6,11 +6,13 @@ import argparse
 import json
 import math
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -24,6 +26,7 @@ from paceline.study import peers_llama, peers_own
 from paceline.study.bare import BareModel
 from paceline.study.cli import add_parser
 from paceline.study.equality import Judge
+from paceline.study.parts import Parts
 from paceline.study.peers import Decoded, System, Times, decode_all
 from paceline.study.peers_cli import run_peers
 from paceline.study.peers_equal import Equal, RunnerRows, compared
@@ -31,9 +34,11 @@ from paceline.study.peers_llama import llama_peer
 from paceline.study.peers_own import OwnSettings, over_alone, own_stacks
 from paceline.study.peers_report import Outcome, judged, ratios, rows
 from paceline.study.peers_transformers import transformers_systems
+from paceline.study.report import Report
 from paceline.study.stack import StackConfig
 from paceline.study.study_peers import PeerSettings, study_peers
 from paceline.study.truncated import truncated_model
+from support.fake_stack import Broken, FakeStack
 from support.tiny import byte_level_tokenizer, save_tokenizer, tiny_model
 
 PROMPTS = [[5, 6, 7, 5, 6, 7, 5], [9, 8, 9, 8, 9]]
@@ -72,11 +77,13 @@ def test_speed_over_another_system_is_by_pairs_of_replies() -> None:
     ours, base = times(1.0, 2.0, 1.0, 2.0), times(2.0, 4.0, 2.0, 4.0)
     pair = ours.over(base)
     assert pair is not None
-    assert [each.mean for each in pair] == pytest.approx([2.0, 2.0])
+    assert pair[0].pairs == 4
+    assert [each.mean for each in pair if each] == pytest.approx([2.0, 2.0])
     assert ours.rate().mean == pytest.approx(20 / 30)
     unfinished = Times([reply(1.0), Decoded((1,), 0.0, 0), reply(1.0), reply(1.0)], 2)
     left = unfinished.over(base)
     assert left is not None
+    assert left[0] == left[1], "a prompt that came once holds the spread between prompts"
     assert left[0].pairs == 3, "a reply that came at once has no speed"
     assert Times([Decoded((), 0.0, 0)] * 2, 2).over(times(1.0, 1.0)) is None
     alone = over_alone([0.25, 0.25], [1.0, 1.0])
@@ -93,10 +100,124 @@ async def test_systems_take_turns_after_a_warm_up() -> None:
 
         return System(name, "x", decode)
 
-    found = await decode_all([system(name) for name in "abc"], PROMPTS, 2, lambda _: None)
+    found = await decode_all([system(name) for name in "abc"], PROMPTS, 2, Parts(None, "peers", {}), lambda _: None)
     assert "".join(order) == "abc" + "abc" + "bac" + "cab" + "acb"
     assert {key: len(each.replies) for key, each in found.items()} == {"a, x": 4, "b, x": 4, "c, x": 4}
     assert [each.tokens for each in found["a, x"].first] == [(4,), (8,)]
+
+
+async def test_decoding_that_was_broken_off_goes_on_with_the_same_turns(tmp_path: Path) -> None:
+    order: list[str] = []
+    breaks_at: int | None = 3 + 3 * 2 + 1
+
+    def system(name: str) -> System:
+        async def decode(prompt: object) -> Decoded:
+            if len(order) == breaks_at:
+                raise Broken
+            order.append(name)
+            return Decoded((len(order), 7), float(len(order)), 1, 2)
+
+        return System(name, "x", decode)
+
+    async def decode() -> Mapping[str, Times]:
+        order.clear()
+        told.clear()
+        parts = Parts(tmp_path, "peers", {})
+        return await decode_all([system(name) for name in "abc"], PROMPTS, 2, parts, told.append)
+
+    told: list[str] = []
+    with pytest.raises(Broken):
+        await decode()
+    assert "".join(order) == "abc" + "abc" + "bac" + "c"
+    breaks_at = None
+    found = await decode()
+    assert "".join(order) == "abc" + "cab" + "acb", "warmed up, and the turn that was broken off as a whole"
+    assert told[3] == "repeat 2 of 2, prompt 1 of 2: c, x"
+    assert [each.tokens for each in found["a, x"].replies] == [(4, 7), (8, 7), (5, 7), (7, 7)]
+    assert found["a, x"].replies[0] == Decoded((4, 7), 4.0, 1, 2)
+    again = await decode()
+    assert order == []
+    assert {key: list(each.replies) for key, each in again.items()} == {
+        key: list(each.replies) for key, each in found.items()
+    }
+
+
+def small(model: Path, **changes: Any) -> PeerSettings:
+    settings = PeerSettings(
+        str(model),
+        [Prompt(str(number), "all", f"the code is K-0417, {number} one two") for number in range(2)],
+        ("float32",),
+        DrafterConfig(),
+        "suffix",
+        new_tokens=12,
+        prompt_tokens=48,
+        repeats=2,
+        at_once=3,
+        batches=2,
+        threads=1,
+        assistant_layers=(0,),
+        llama=False,
+    )
+    return replace(settings, **changes)
+
+
+async def test_a_study_that_was_broken_off_goes_on(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two prompts twice, plain and drafted, then two batches of one, three and three sessions, after a warm-up each."""
+    monkeypatch.setenv("PACELINE_HOME", str(tmp_path / "home"))
+    fake = FakeStack()
+    monkeypatch.setattr(peers_own, "running", fake.running)
+    monkeypatch.setattr(peers_own, "AsyncClient", fake.client)
+
+    async def study(**changes: Any) -> Report:
+        fake.asked.clear()
+        return await study_peers(small(model, **changes), tmp_path, lambda _: None)
+
+    turns, batch = 2 * (1 + 2 * 2), 1 + 3 + 3
+    fake.breaks_at = turns + 2 * batch + 1
+    with pytest.raises(Broken):
+        await study()
+    assert sorted(each.stem for each in (tmp_path / "parts/peers").iterdir()) == [
+        *("0-0", "0-1", "1-0", "1-1"),
+        "together-float32-1",
+    ]
+    assert "goes on" not in capsys.readouterr().err
+    fake.breaks_at = None
+    report = await study()
+    assert len(fake.asked) == 2 * batch, "warming up and the last batch"
+    assert "study peers goes on: 5 of 6 turns" in capsys.readouterr().err
+    assert report.extra["runs"] == 2
+    assert sum("in 2 runs" in note for note in report.notes) == 1
+    assert {"system", "dtype", "tokens_per_s", "ms_per_token", "equal_to_own_plain"} <= report.rows[0].keys()
+    again = await study()
+    assert (fake.asked, again.rows, again.extra) == ([], report.rows, report.extra)
+    assert "study peers measures nothing: 6 of 6 turns" in capsys.readouterr().err
+    more = await study(repeats=3, batches=3)
+    assert len(fake.asked) == 2 * (1 + 2) + 2 * batch, "more of them go on from fewer"
+    assert more.extra["runs"] == 3
+    await study(new_tokens=8)
+    assert len(fake.asked) == turns + 3 * batch, "another length does not"
+
+
+async def test_replies_that_do_not_fit_the_context_are_refused_at_once(model: Path) -> None:
+    with pytest.raises(InvalidField, match=r"--tokens: got 100000, allowed: at most \d+, for \d+ tokens with the"):
+        await study_peers(small(model, new_tokens=100_000), None, lambda _: pytest.fail("something is loaded"))
+
+
+async def test_one_prompt_tells_nothing_of_others(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeStack()
+    monkeypatch.setattr(peers_own, "running", fake.running)
+    monkeypatch.setattr(peers_own, "AsyncClient", fake.client)
+    one = [Prompt("1", "all", "one two")]
+    for repeats in (1, 2):
+        settings = small(model, prompts=one, repeats=repeats, assistant_layers=())
+        report = await study_peers(settings, tmp_path, lambda _: None)
+        report.write(tmp_path)
+        assert [(row["low"], row["high"], row["prompts"]) for row in report.rows] == [(None, None, 1)] * 4
+        assert all(row["tokens_per_s"] > 0 for row in report.rows)
+        assert {each["low_prompts"] for each in report.extra["ratios"]} == ({None} if repeats == 2 else set())
+        assert not any("other prompts" in note for note in report.notes if " over " in note)
 
 
 def test_equal_replies_and_near_ties_are_counted() -> None:
@@ -242,22 +363,7 @@ async def test_a_format_whose_stack_does_not_start_is_skipped(monkeypatch: pytes
 
 async def test_a_small_run_leaves_a_report(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PACELINE_HOME", str(tmp_path / "home"))
-    settings = PeerSettings(
-        str(model),
-        [Prompt(str(number), "all", f"the code is K-0417, {number} one two") for number in range(2)],
-        ("float32",),
-        DrafterConfig(),
-        "suffix",
-        new_tokens=12,
-        prompt_tokens=48,
-        repeats=2,
-        at_once=3,
-        batches=2,
-        threads=1,
-        assistant_layers=(0,),
-        llama=False,
-    )
-    report = await study_peers(settings, tmp_path, lambda _: None)
+    report = await study_peers(small(model), tmp_path, lambda _: None)
     report.write(tmp_path)
     written = json.loads((tmp_path / "peers.json").read_text())
     table = written["results"]
@@ -283,6 +389,7 @@ async def test_a_small_run_leaves_a_report(model: Path, tmp_path: Path, monkeypa
     [
         (("--dtype", "int8"), "--dtype: got 'int8', allowed: float32 among them"),
         (("--tokens", "3"), "--tokens: got 3, allowed: 4 to 100000"),
+        (("--repeats", "0"), "--repeats: got 0, allowed: 1 to 1000"),
         (("--at-once", "1"), "--at-once: got 1, allowed: 2 to 256"),
         (("--at-once", "257"), "--at-once: got 257, allowed: 2 to 256"),
         (("--drafter", "suffix", "--drafter-dtype", "int8"), "--drafter-dtype: got 'int8', allowed: absent"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from paceline.runtime.tokenizer import load_tokenizer
 from paceline.study.equality import EqualitySettings, study_equality
 from paceline.study.overhead import study_overhead
 from paceline.study.quality import QualitySettings, read, study_quality
-from paceline.study.ratios import interleaved, interleaved_async, percentiles, ratio_of
+from paceline.study.ratios import interleaved, pair_in_turn, percentiles, ratio_of
 from paceline.study.report import Report
 from support.oracle import Oracle, runner_of
 from support.tiny import save_tokenizer, tiny_model
@@ -64,14 +63,16 @@ def test_a_ratio_over_things_as_they_are_leaves_the_spread_between_them_out() ->
         ratio_of([1.0, 1.0], [1.0, 2.0], [0, 1])
 
 
-def test_a_cycle_turns_the_order_over() -> None:
+async def test_a_cycle_turns_the_order_over() -> None:
     order: list[str] = []
 
-    async def timer(name: str) -> float:
+    async def timer(name: str, pair: int) -> str:
         order.append(name)
-        return 1.0
+        return f"{name}{pair}"
 
-    asyncio.run(interleaved_async(lambda _: timer("a"), lambda _: timer("b"), 4, cycle=2))
+    for pair in range(4):
+        found = await pair_in_turn(lambda pair: timer("a", pair), lambda pair: timer("b", pair), pair, cycle=2)
+        assert found == (f"a{pair}", f"b{pair}"), "whichever came first"
     assert "".join(order) == "abbabaab"
 
 

@@ -6,10 +6,12 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import Literal
 
 from paceline.study.parts import Parts
 from paceline.study.ratios import turned
+from paceline.study.turns import Turns
 from paceline_client.client import AsyncClient
 from paceline_client.replies import Delta, Finish
 from paceline_client.request import AUTO_BUDGET, Tokens
@@ -33,6 +35,10 @@ class BudgetSettings:
         """Budgets in the order of a report."""
         return [*self.budgets, AUTO_BUDGET]
 
+    def keys(self, sessions: int) -> list[str]:
+        """Keys of the parts in which its repeats are kept, in their order."""
+        return [f"{sessions}-{repeat}" for repeat in range(self.repeats)]
+
 
 @dataclass(frozen=True, slots=True)
 class _Reply:
@@ -42,39 +48,43 @@ class _Reply:
     finish: Finish
 
 
-def kept_cells(settings: BudgetSettings, parts: Parts) -> dict[int, list[Mapping[str, Any] | None]]:
-    """What an earlier run has left, by sessions; None for a repeat that is yet to be measured."""
-    return {
-        sessions: [parts.get(f"{sessions}-{repeat}") for repeat in range(settings.repeats)]
-        for sessions in settings.sessions
-    }
+def kept_turns(settings: BudgetSettings, parts: Parts) -> dict[int, Turns]:
+    """By sessions, the turns of all repeats: what an earlier run has left, and what is yet to be measured."""
+    return {sessions: Turns(parts, settings.keys(sessions)) for sessions in settings.sessions}
 
 
 async def measure(
     client: AsyncClient,
     prompts: Sequence[Sequence[int]],
     settings: BudgetSettings,
-    parts: Parts,
+    kept: Mapping[int, Turns],
     progress: Callable[[str], None],
-) -> dict[int, list[Mapping[str, Any]]]:
-    """By sessions, for each repeat: a cell for each budget by its name, the budgets in turning order."""
-    found: dict[int, list[Mapping[str, Any]]] = {}
-    for sessions, kept in kept_cells(settings, parts).items():
-        if not all(kept):
+) -> None:
+    """Measures every turn that is missing: a cell for each budget by its name, the budgets in turning order."""
+    for sessions, turns in kept.items():
+        if turns.missing:
             progress(f"{sessions} sessions: warming up")
             for variant in (0, AUTO_BUDGET):
                 await _batch(client, _chosen(prompts, sessions, settings.repeats), settings, variant)
-        for repeat, part in enumerate(kept):
-            if part is None:
-                progress(f"{sessions} sessions: repeat {repeat + 1} of {settings.repeats}")
-                chosen = _chosen(prompts, sessions, repeat)
-                kept[repeat] = {
-                    str(variant): await _batch(client, chosen, settings, variant)
-                    for variant in turned(settings.variants, repeat)
-                }
-                parts.put(f"{sessions}-{repeat}", kept[repeat])
-        found[sessions] = [part for part in kept if part is not None]
-    return found
+        for repeat, key in enumerate(settings.keys(sessions)):
+            told = partial(turns.told, f"{sessions} sessions: repeat {repeat + 1} of {settings.repeats}")
+            chosen = _chosen(prompts, sessions, repeat)
+            await turns.take(key, partial(_cells, client, chosen, settings, repeat, told, progress))
+
+
+async def _cells(
+    client: AsyncClient,
+    prompts: Sequence[Sequence[int]],
+    settings: BudgetSettings,
+    repeat: int,
+    told: Callable[[], str],
+    progress: Callable[[str], None],
+) -> dict[str, dict[str, float]]:
+    cells = {}
+    for variant in turned(settings.variants, repeat):
+        progress(f"{told()}: budget {variant}")
+        cells[str(variant)] = await _batch(client, prompts, settings, variant)
+    return cells
 
 
 def _chosen(prompts: Sequence[Sequence[int]], sessions: int, repeat: int) -> list[Sequence[int]]:

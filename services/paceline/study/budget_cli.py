@@ -10,7 +10,18 @@ from paceline.runtime.known_models import DEFAULT_MODEL
 from paceline.study.acceptance_cli import add_prompts
 from paceline.study.drafter_option import add_drafter_option, drafter_config
 from paceline.study.formats import FORMATS
+from paceline.study.ranges import check_ranges
 from paceline.study.report import Report
+
+RANGES = {
+    "per_category": (1, 1_000_000),
+    "threads": (1, 1024),
+    "sessions": (1, 256),
+    "budgets": (0, 64),
+    "new_tokens": (8, 100_000),
+    "repeats": (2, 1000),
+    "temperature": (0, 10),
+}
 
 
 def add_budget(parser: argparse.ArgumentParser) -> None:
@@ -32,22 +43,15 @@ def add_budget(parser: argparse.ArgumentParser) -> None:
 
 def run_budget(args: argparse.Namespace, progress: Callable[[str], None]) -> Report:
     """Runs `study budget`."""
+    check_ranges(args, RANGES)
+    for name in ("sessions", "budgets"):
+        if len(set(getattr(args, name))) < len(getattr(args, name)):
+            raise InvalidField(f"--{name}", getattr(args, name), "each number once")
+
     from paceline.prompt_file import load_prompts
     from paceline.study.budget import BudgetSettings
     from paceline.study.study_budget import study_budget
 
-    ranges = {
-        "sessions": (1, 256),
-        "budgets": (0, 64),
-        "new_tokens": (8, 100_000),
-        "repeats": (2, 1000),
-        "temperature": (0, 10),
-    }
-    for name, (least, most) in ranges.items():
-        given = getattr(args, name)
-        for value in given if isinstance(given, list) else [given]:
-            if not least <= value <= most:
-                raise InvalidField("--" + name.replace("_", "-"), value, f"{least} to {most}")
     settings = BudgetSettings(
         sessions=tuple(args.sessions),
         budgets=tuple(args.budgets),

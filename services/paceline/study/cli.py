@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,20 +14,24 @@ from paceline.runtime.known_models import DEFAULT_MODEL
 from paceline.study.acceptance_cli import (
     add_nucleus,
     add_overlap,
+    add_prompt_file,
     add_selection,
     run_nucleus,
     run_overlap,
     run_selection,
 )
 from paceline.study.budget_cli import add_budget, run_budget
-from paceline.study.drafter_option import add_drafter_option, drafter_config
 from paceline.study.drafters_cli import add_drafters, run_drafters
 from paceline.study.formats import FORMATS
 from paceline.study.pass_cli import add_pass, run_pass
 from paceline.study.peers_cli import add_peers, run_peers
 from paceline.study.quality_cli import add_quality, run_quality
+from paceline.study.ranges import check_out
 from paceline.study.report import Report
+from paceline.study.speed_cli import add_speed, run_speed
 from paceline.study.threads_cli import add_threads, run_threads
+
+GOING_ON = ", and for finished parts, from which the same command goes on after it was broken off"
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -43,18 +48,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     budget = studies.add_parser("budget", help="tokens per second by draft budget and load, the chosen one beside")
     dtypes = studies.add_parser("dtypes", help="what coarser number formats cost: perplexity, greedy agreement")
     for each in (equality, speed, overhead, selection, nucleus, overlap, drafters, budget, dtypes):
-        each.add_argument("--out", type=Path, required=True, help="folder for the report")
+        going_on = GOING_ON if each in (speed, selection, nucleus, overlap, drafters, budget) else ""
+        each.add_argument("--out", type=Path, required=True, help=f"folder for the report{going_on}")
         each.add_argument("--json", action="store_true", help="one JSON object on the last line of stdout")
-    for each in (equality, speed):
-        each.add_argument("--model", default=DEFAULT_MODEL, help=f"default: {DEFAULT_MODEL}")
-        each.add_argument("--dtype", default="float32", choices=FORMATS)
-    speed.add_argument("--pairs", type=int, default=52, help="interleaved pairs (default 52: each prompt twice)")
-    for each in (equality, speed):
-        each.add_argument("--prompts", type=Path, required=True, help="JSON lines with prompt, and optional category")
-        each.add_argument("--per-category", type=int, default=2, help="prompts of each category (default 2)")
-        each.add_argument("--new-tokens", type=int, default=96, help="tokens a reply (default 96)")
-    add_drafter_option(speed, "suffix")
-    speed.add_argument("--warm-tokens", type=int, default=100_000, help="tokens served before the warm measurement")
+    equality.add_argument("--model", default=DEFAULT_MODEL, help=f"default: {DEFAULT_MODEL}")
+    equality.add_argument("--dtype", default="float32", choices=FORMATS)
+    add_prompt_file(equality, 2)
+    equality.add_argument("--new-tokens", type=int, default=96, help="tokens a reply (default 96)")
     law = studies.add_parser("law", help="the rules of verification and selection beside numbers of case files")
     law.add_argument("files", nargs="+", type=Path, metavar="FILE", help="JSON with cases, their kinds told by keys")
     passes = studies.add_parser(
@@ -63,8 +63,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     peers = studies.add_parser("peers", help="our decoding beside that of transformers and llama.cpp")
     threads = studies.add_parser("threads", help="compute threads of target and drafter on one machine")
     for each in (law, passes, peers, threads):
-        each.add_argument("--out", type=Path, help="folder for the report (default: none is written)")
+        going_on = GOING_ON if each is peers else ""
+        each.add_argument("--out", type=Path, help=f"folder for the report{going_on} (default: none is written)")
         each.add_argument("--json", action="store_true", help="one JSON object on the last line of stdout")
+    add_speed(speed)
     add_pass(passes)
     add_peers(peers)
     add_threads(threads)
@@ -79,9 +81,17 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Runs the study; 1 if a bar that it states is missed."""
+    if args.out is not None:
+        check_out(args.out)
     console = Console(stderr=True)
-    with console.status(f"{args.study}: starting") as status:
-        report = _STUDIES[args.study](args, lambda stage: status.update(f"{args.study}: {stage}"))
+    try:
+        with console.status(f"{args.study}: starting") as status:
+            report = _STUDIES[args.study](args, lambda stage: status.update(f"{args.study}: {stage}"))
+    except KeyboardInterrupt:
+        kept = None if args.out is None else args.out / "parts" / args.study
+        if kept is not None and kept.is_dir():
+            print(f"study {args.study} broken off; the same command goes on from {kept}", file=sys.stderr)
+        raise
     if args.out is not None:
         report.write(args.out)
     report.show(args.json)
@@ -96,23 +106,6 @@ def _equality(args: argparse.Namespace, progress: Callable[[str], None]) -> Repo
     return asyncio.run(
         study_equality(EqualitySettings(args.model, prompts, args.dtype, new_tokens=args.new_tokens), progress)
     )
-
-
-def _speed(args: argparse.Namespace, progress: Callable[[str], None]) -> Report:
-    from paceline.prompt_file import load_prompts
-    from paceline.study.speed import SpeedSettings, study_speed
-
-    settings = SpeedSettings(
-        args.model,
-        load_prompts(args.prompts, args.per_category),
-        args.dtype,
-        new_tokens=args.new_tokens,
-        pairs=args.pairs,
-        warm_tokens=args.warm_tokens,
-        drafter=drafter_config(args),
-        drafter_name=args.drafter,
-    )
-    return asyncio.run(study_speed(settings, progress))
 
 
 def _overhead(args: argparse.Namespace, progress: Callable[[str], None]) -> Report:
@@ -132,7 +125,7 @@ _STUDIES: dict[str, Callable[[argparse.Namespace, Callable[[str], None]], Report
     "peers": run_peers,
     "threads": run_threads,
     "equality": _equality,
-    "speed": _speed,
+    "speed": run_speed,
     "overhead": _overhead,
     "law": _law,
     "selection": run_selection,

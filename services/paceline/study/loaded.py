@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from paceline.errors import InvalidField
 from paceline.prompt_file import Prompt, prompt_tokens
 from paceline.runtime.costs import PassCosts
-from paceline.runtime.models import ModelSpec
+from paceline.runtime.models import ModelSpec, context_limit
 from paceline.runtime.runner import ModelRunner
 from paceline.runtime.store import default_store, home_folder
 from paceline.runtime.tokenizer import TextTokenizer, load_tokenizer
 from paceline.runtime.transformers_runner import load_runner
+from paceline.runtime.weights import load_config
 from paceline.study.parts import Parts
 from paceline.study.truncated import truncated_model
 
@@ -49,6 +51,14 @@ def load_drafter(target: Target, layers: Sequence[int], kv_tokens: int, measure_
     folder = truncated_model(target.folder, layers, home_folder(os.environ) / "truncated")
     spec, vocab_size = ModelSpec(str(folder), dtype=DTYPE), target.tokenizer.vocab_size
     return load_runner(spec, kv_tokens, vocab_size=vocab_size, measure_s=measure_s)
+
+
+def check_reply(option: str, new_tokens: int, model: str, folder: Path, prompts: Sequence[Sequence[int]]) -> None:
+    """Raises InvalidField naming `option` if replies of `new_tokens` to these prompts do not fit the context."""
+    limit = context_limit(load_config(folder, model).get_text_config(decoder=True), model)
+    most = limit.tokens - max(map(len, prompts))
+    if new_tokens > most:
+        raise InvalidField(option, new_tokens, f"at most {most}, for {limit.tokens} tokens with the longest prompt")
 
 
 def layer_list(text: str) -> tuple[int, ...]:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
 
 from paceline.study.bare import Arrivals
 from paceline.study.intervals import Interval, ratio_interval
-from paceline.study.ratios import Ratio, ratio_of, turned
+from paceline.study.parts import Parts
+from paceline.study.ratios import Ratio, ratio_by_prompt, turned
+from paceline.study.turns import Turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,11 @@ class Decoded:
             return Decoded(tuple(tokens), 0.0, 0)
         seconds, timed = arrivals[-1][0] - arrivals[0][0], sum(count for _, count in arrivals[1:])
         return Decoded(tuple(tokens), seconds, timed, len(arrivals) - 1)
+
+    @staticmethod
+    def kept(plain: Mapping[str, Any]) -> Decoded:
+        """From plain data as `asdict` gives it and JSON reads it."""
+        return Decoded(tuple(plain["tokens"]), plain["seconds"], plain["timed"], plain["rounds"])
 
     @property
     def per_token_s(self) -> float:
@@ -68,8 +77,8 @@ class Times:
             seconds[number % self.prompts] += reply.seconds
         return ratio_interval(timed, seconds)
 
-    def over(self, base: Times) -> tuple[Ratio, Ratio] | None:
-        """How many times as fast as `base`: over these prompts as they are, and over them as draws of all prompts.
+    def over(self, base: Times) -> tuple[Ratio, Ratio | None] | None:
+        """How many times as fast as `base`, as `ratio_by_prompt` has it.
 
         None if fewer than two pairs of replies can be compared.
         """
@@ -81,26 +90,46 @@ class Times:
         if len(pairs) < 2:
             return None
         ours_s, base_s, prompt_of = (list(each) for each in zip(*pairs, strict=True))
-        by_pair = ratio_of(ours_s, base_s)
-        twice = len(pairs) > len(set(prompt_of))
-        return (ratio_of(ours_s, base_s, prompt_of) if twice else by_pair), by_pair
+        return ratio_by_prompt(ours_s, base_s, prompt_of)
+
+
+def turn_keys(prompts: int, repeats: int) -> list[str]:
+    """Keys of the parts in which `decode_all` keeps its turns, in their order."""
+    return [f"{repeat}-{number}" for repeat in range(repeats) for number in range(prompts)]
 
 
 async def decode_all(
-    systems: Sequence[System], prompts: Sequence[Sequence[int]], repeats: int, progress: Callable[[str], None]
+    systems: Sequence[System],
+    prompts: Sequence[Sequence[int]],
+    repeats: int,
+    parts: Parts,
+    progress: Callable[[str], None],
 ) -> Mapping[str, Times]:
     """Every system decodes every prompt in every repeat, system after system, in an order that turns with each prompt.
 
-    The first prompt is decoded once by each beforehand, to warm it up.
+    A turn, all systems on one prompt, is kept in `parts`, and not decoded if it is there. If one is to be decoded, the
+    first prompt is decoded once by each system beforehand, to warm it up.
     """
-    found: dict[str, list[Decoded]] = {system.key: [] for system in systems}
-    for system in systems:
+    keys = turn_keys(len(prompts), repeats)
+    turns = Turns(parts, keys)
+    for system in systems if turns.missing else ():
         progress(f"warming up {system.key}")
         await system.decode(prompts[0])
-    for repeat in range(repeats):
-        for number, prompt in enumerate(prompts):
-            turn = repeat * len(prompts) + number
-            for system in turned(systems, turn):
-                progress(f"repeat {repeat + 1} of {repeats}, prompt {number + 1} of {len(prompts)}: {system.key}")
-                found[system.key].append(await system.decode(prompt))
-    return {key: Times(replies, len(prompts)) for key, replies in found.items()}
+    for turn, key in enumerate(keys):
+        repeat, number = divmod(turn, len(prompts))
+        where = turns.told(f"repeat {repeat + 1} of {repeats}, prompt {number + 1} of {len(prompts)}")
+        await turns.take(key, partial(_decode_turn, turned(systems, turn), prompts[number], where, progress))
+    return {
+        system.key: Times([Decoded.kept(part[system.key]) for part in turns.all()], len(prompts)) for system in systems
+    }
+
+
+async def _decode_turn(
+    systems: Sequence[System], prompt: Sequence[int], where: str, progress: Callable[[str], None]
+) -> dict[str, Any]:
+    """Replies by the keys of their systems, as plain data."""
+    replies = {}
+    for system in systems:
+        progress(f"{where}: {system.key}")
+        replies[system.key] = asdict(await system.decode(prompt))
+    return replies

@@ -11,6 +11,7 @@ from paceline.runtime.known_models import DEFAULT_MODEL
 from paceline.study.acceptance_cli import DEFAULT_LAYERS, add_prompts
 from paceline.study.drafter_option import add_drafter_option, drafter_config, drafter_name
 from paceline.study.formats import FORMATS, format_list
+from paceline.study.ranges import check_ranges
 from paceline.study.report import Report
 
 RANGES = {
@@ -55,9 +56,7 @@ def run_peers(args: argparse.Namespace, progress: Callable[[str], None]) -> Repo
     dtypes = format_list(args.dtype)
     if "float32" not in dtypes:
         raise InvalidField("--dtype", args.dtype, "float32 among them", "The others are compared with it.")
-    for name, (least, most) in RANGES.items():
-        if not least <= getattr(args, name) <= most:
-            raise InvalidField("--" + name.replace("_", "-"), getattr(args, name), f"{least} to {most}")
+    check_ranges(args, RANGES)
 
     from paceline.prompt_file import load_prompts
     from paceline.study.loaded import layer_list

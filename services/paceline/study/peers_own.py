@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
@@ -14,15 +15,19 @@ from pydantic import ValidationError
 from paceline.drafter.config import DrafterConfig
 from paceline.study.bare import Arrivals
 from paceline.study.budget import in_common
+from paceline.study.parts import Parts
 from paceline.study.peers import Decoded, System
 from paceline.study.ratios import Ratio, ratio_of
 from paceline.study.stack import StackConfig, running
+from paceline.study.turns import Turns
 from paceline.target.config import TargetConfig
 from paceline_client.client import AsyncClient
 from paceline_client.replies import Delta
 from paceline_client.request import Tokens
 
 PLAIN, DRAFTED = "paceline plain", "paceline drafted"
+ALONE = "alone"
+TOGETHER = (ALONE, PLAIN, DRAFTED)  # what a batch of sessions at once compares
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,28 +61,52 @@ class Own:
 
         return [System(PLAIN, self.dtype, plain), System(DRAFTED, self.dtype, drafted)]
 
+    def together_keys(self, batches: int) -> list[str]:
+        """Keys of the parts in which `together` keeps its batches, in their order."""
+        return [f"together-{self.dtype}-{number}" for number in range(1, batches + 1)]
+
     async def together(
-        self, prompts: Sequence[Sequence[int]], batches: int, progress: Callable[[str], None]
+        self, prompts: Sequence[Sequence[int]], batches: int, parts: Parts, progress: Callable[[str], None]
     ) -> list[dict[str, Any]]:
-        """Throughput of `at_once` sessions over that of one session alone, plain and drafted; `batches` times."""
-        count = self.settings.at_once
-        taken: dict[str, list[float]] = {"alone": [], PLAIN: [], DRAFTED: []}
-        for number in range(batches + 1):  # the first one warms up
-            chosen = [prompts[(number * count + each) % len(prompts)] for each in range(count)]
-            order = list(taken)
-            for name in order[::-1] if number % 2 else order:
-                progress(f"{count} sessions at once, {self.dtype}: batch {number} of {batches}, {name}")
-                batch = chosen[:1] if name == "alone" else chosen
-                replies = await asyncio.gather(
-                    *(self._reply(prompt, draft=name == DRAFTED, ignore_eos=True) for prompt in batch)
-                )
-                tokens, seconds = in_common([arrivals for _, arrivals in replies])
-                if number:
-                    taken[name].append(seconds / max(1, tokens))
+        """Throughput of `at_once` sessions over that of one session alone, plain and drafted; `batches` times.
+
+        A batch is kept in `parts`, and not decoded if it is there.
+        """
+        keys = self.together_keys(batches)
+        turns = Turns(parts, keys)
+        sessions = f"{self.settings.at_once} sessions at once, {self.dtype}"
+        if turns.missing:
+            await self._together(prompts, 0, f"{sessions}: warming up", progress)
+        for number, key in enumerate(keys, start=1):
+            where = turns.told(f"{sessions}: batch {number} of {batches}")
+            await turns.take(key, partial(self._together, prompts, number, where, progress))
+        taken = {name: [part[name] for part in turns.all()] for name in TOGETHER}
         return [
-            {"system": name, "dtype": self.dtype, "sessions": count, **over_alone(taken[name], taken["alone"])}
+            {
+                "system": name,
+                "dtype": self.dtype,
+                "sessions": self.settings.at_once,
+                **over_alone(taken[name], taken[ALONE]),
+            }
             for name in (PLAIN, DRAFTED)
         ]
+
+    async def _together(
+        self, prompts: Sequence[Sequence[int]], number: int, where: str, progress: Callable[[str], None]
+    ) -> dict[str, float]:
+        """Seconds a token of all sessions: of one alone, of all plain, and of all drafted, in turning order."""
+        count = self.settings.at_once
+        chosen = [prompts[(number * count + each) % len(prompts)] for each in range(count)]
+        taken = {}
+        for name in TOGETHER[::-1] if number % 2 else TOGETHER:
+            progress(f"{where}, {name}")
+            batch = chosen[:1] if name == ALONE else chosen
+            replies = await asyncio.gather(
+                *(self._reply(prompt, draft=name == DRAFTED, ignore_eos=True) for prompt in batch)
+            )
+            tokens, seconds = in_common([arrivals for _, arrivals in replies])
+            taken[name] = seconds / max(1, tokens)
+        return taken
 
     async def _reply(
         self, prompt: Sequence[int], *, draft: bool, ignore_eos: bool = False

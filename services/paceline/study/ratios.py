@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TypeVar
@@ -11,8 +12,9 @@ from typing import TypeVar
 from scipy import stats
 
 Timer = Callable[[int], float]  # runs a pair's thing once and returns its seconds
-AsyncTimer = Callable[[int], Awaitable[float]]
 Item = TypeVar("Item")
+Ours = TypeVar("Ours")
+Base = TypeVar("Base")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +32,14 @@ class Ratio:
         """Plain data for JSON."""
         return asdict(self)
 
-    def row(self, over_prompts: Ratio) -> dict[str, float]:
+    def row(self, over_prompts: Ratio | None) -> dict[str, float | None]:
         """Cells of a table, beside the same ratio with an interval that holds the spread between prompts as well."""
         return {
             "ratio": self.mean,
             "low": self.low,
             "high": self.high,
-            "low_prompts": over_prompts.low,
-            "high_prompts": over_prompts.high,
+            "low_prompts": None if over_prompts is None else over_prompts.low,
+            "high_prompts": None if over_prompts is None else over_prompts.high,
             "pairs": self.pairs,
         }
 
@@ -62,22 +64,18 @@ def interleaved(ours: Timer, base: Timer, pairs: int) -> tuple[list[float], list
     return ours_s, base_s
 
 
-async def interleaved_async(
-    ours: AsyncTimer, base: AsyncTimer, pairs: int, cycle: int = 0
-) -> tuple[list[float], list[float]]:
-    """The same for coroutines.
+async def pair_in_turn(
+    ours: Callable[[int], Awaitable[Ours]], base: Callable[[int], Awaitable[Base]], pair: int, cycle: int
+) -> tuple[Ours, Base]:
+    """One of such pairs, for coroutines.
 
     The order turns over after each `cycle` pairs, so that a thing that comes back with every cycle is measured in both.
     """
-    ours_s, base_s = [], []
-    for pair in range(pairs):
-        if (pair + (pair // cycle if cycle else 0)) % 2 == 0:
-            ours_s.append(await ours(pair))
-            base_s.append(await base(pair))
-        else:
-            base_s.append(await base(pair))
-            ours_s.append(await ours(pair))
-    return ours_s, base_s
+    if (pair + pair // cycle) % 2 == 0:
+        first = await ours(pair)
+        return first, await base(pair)
+    second = await base(pair)
+    return await ours(pair), second
 
 
 def ratio_of(ours_s: Sequence[float], base_s: Sequence[float], groups: Sequence[int] | None = None) -> Ratio:
@@ -108,6 +106,26 @@ def ratio_of(ours_s: Sequence[float], base_s: Sequence[float], groups: Sequence[
         ours_s=statistics.median(ours_s),
         base_s=statistics.median(base_s),
     )
+
+
+def ratio_by_prompt(
+    ours_s: Sequence[float], base_s: Sequence[float], prompt_of: Sequence[int]
+) -> tuple[Ratio, Ratio | None]:
+    """The ratio over these prompts as they are, and over them as draws of all prompts.
+
+    Where a prompt came once only, the first one is the second: its interval holds the spread between prompts, too. The
+    second is None for one prompt, which tells nothing of others.
+
+    Args:
+        ours_s: seconds of ours, one a pair.
+        base_s: seconds of the baseline.
+        prompt_of: the prompt of each pair, by number.
+
+    Raises ValueError for fewer than two pairs.
+    """
+    by_pair, came = ratio_of(ours_s, base_s), Counter(prompt_of)
+    here = ratio_of(ours_s, base_s, prompt_of) if min(came.values()) >= 2 else by_pair
+    return here, by_pair if len(came) > 1 else None
 
 
 def percentiles(values: Sequence[float], points: Sequence[int] = (50, 90, 99)) -> Iterator[tuple[int, float]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,14 @@ def machine() -> dict[str, Any]:
         "versions": {name: version(name) for name in packages},
         "torch_threads": torch.get_num_threads(),
     }
+
+
+def timed_on() -> dict[str, Any]:
+    """What kept times depend on besides a study's settings: the machine, the versions, and our own code as it is."""
+    code = hashlib.sha256()
+    for path in sorted(Path(str(files("paceline"))).rglob("*.py")):
+        code.update(path.read_bytes())
+    return {**{key: value for key, value in machine().items() if key != "torch_threads"}, "code": code.hexdigest()}
 
 
 @dataclass(frozen=True, slots=True)

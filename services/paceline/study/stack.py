@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
@@ -94,23 +95,44 @@ async def running(config: StackConfig) -> AsyncIterator[Stack]:
 
 
 async def launch(name: str, main: Callable[..., None], *arguments: object) -> Process:
-    """Spawns `main(pipe, *arguments)` and waits for the address it reports. Raises RuntimeError with its error."""
+    """Spawns `main(pipe, *arguments)` and waits for the address it reports. Raises RuntimeError with its error.
+
+    Leaves no process behind if it raises or is cancelled.
+    """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=main, args=(theirs, *arguments), name=f"paceline-{name}", daemon=True)
-    process.start()
+    with _interrupts_ignored():  # as the process inherits it: Ctrl-C ends it through the pipe, also while it starts
+        process.start()
     theirs.close()
     try:
         answered = await asyncio.to_thread(ours.poll, START_S)
         kind, value = ours.recv() if answered else ("error", f"no answer within {START_S:.0f} s")
     except EOFError:
         kind, value = "error", "the process ended while starting"
+    except BaseException:
+        process.kill()  # which also ends the poll in its thread
+        process.join()
+        raise
     if kind != "ready":
         process.kill()
         process.join()
         ours.close()
         raise RuntimeError(f"{name} did not start: {value}")
     return Process(name, value, process.pid or 0, process, ours)
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGINT)
+    if before is None or threading.current_thread() is not threading.main_thread():
+        yield  # a handler that is not Python's cannot be put back, and only the main thread may set one
+        return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def serve_until_closed(pipe: Connection, make: Callable[[], Awaitable[_Server]]) -> None:

@@ -15,12 +15,14 @@ from paceline.figures import Curve, Panel, draw
 from paceline.prompt_file import Prompt, chat_tokens
 from paceline.runtime.store import default_store
 from paceline.runtime.tokenizer import load_tokenizer
-from paceline.study.budget import BudgetSettings, kept_cells, measure
+from paceline.study.budget import BudgetSettings, kept_turns, measure
 from paceline.study.intervals import ratio_interval
+from paceline.study.loaded import check_reply
 from paceline.study.parts import Parts
 from paceline.study.ratios import ratio_of
-from paceline.study.report import Report, finite
+from paceline.study.report import Report, finite, timed_on
 from paceline.study.stack import StackConfig, running
+from paceline.study.turns import runs_note, tell_kept
 from paceline.target.config import TargetConfig
 from paceline_client.client import AsyncClient
 from paceline_client.request import AUTO_BUDGET
@@ -49,21 +51,29 @@ def study_budget(
         "threads": threads,
         **asdict(settings),
     }
-    parts = Parts(out, "budget", {**told, "drafter": drafter.model_dump(), "texts": [each.text for each in prompts]})
+    texts = [each.text for each in prompts]
+    depends = {**told, "drafter": drafter.model_dump(), "texts": texts, "machine": timed_on()}
+    del depends["repeats"]  # more repeats go on from fewer ones
+    parts = Parts(out, "budget", depends)
+    keys = [key for sessions in settings.sessions for key in settings.keys(sessions)]
+    tell_kept("budget", parts, keys)
     folder = default_store().resolve(model)
     tokenizer = load_tokenizer(folder)
     tokens = [chat_tokens(tokenizer, prompt.text, settings.prompt_tokens) for prompt in prompts]
+    check_reply("--new-tokens", settings.new_tokens, model, folder, tokens)
     target = TargetConfig(model=str(folder), dtype=dtype, max_sessions=max(32, *settings.sessions))
 
-    async def run() -> Mapping[int, Cells]:
+    async def run() -> None:
         progress("starting the stack")
         stack = StackConfig(target, drafter, target_threads=threads)
         async with running(stack) as services, AsyncClient(services.address) as client:
-            return await measure(client, tokens, settings, parts, progress)
+            await measure(client, tokens, settings, kept, progress)
 
-    kept = kept_cells(settings, parts)
-    done = {sessions: [each for each in found if each is not None] for sessions, found in kept.items()}
-    cells = done if all(len(each) == settings.repeats for each in done.values()) else asyncio.run(run())
+    kept = kept_turns(settings, parts)
+    if any(turns.missing for turns in kept.values()):
+        asyncio.run(run())
+    cells = {sessions: turns.all() for sessions, turns in kept.items()}
+    runs = parts.runs(keys)
     rows = [row for sessions, found in cells.items() for row in budget_rows(sessions, found, settings)]
     auto = [auto_row(sessions, found, settings) for sessions, found in cells.items()]
     draw([_panel(rows, sessions) for sessions in cells], 3, out, "budget")
@@ -79,10 +89,11 @@ def study_budget(
                 f" {each['high']:.3f}) of budget {each['best']}, the best of the fixed ones in the mean"
                 for each in auto
             ),
+            *runs_note(runs),
             f"bar: auto gives at least {BAR:g} of the best fixed budget's tokens per second at every load",
         ],
         passed=all(each["ratio_to_best"] >= BAR for each in auto),
-        extra={"auto": auto},
+        extra={"auto": auto, "runs": runs},
     )
 
 

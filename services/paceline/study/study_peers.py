@@ -21,14 +21,17 @@ from paceline.runtime.transformers_runner import load_runner
 from paceline.study.bare import BareModel
 from paceline.study.equality import Judge
 from paceline.study.formats import LOW_BIT
-from paceline.study.peers import System, decode_all
+from paceline.study.loaded import check_reply
+from paceline.study.parts import Parts
+from paceline.study.peers import System, decode_all, turn_keys
 from paceline.study.peers_equal import RunnerRows, compared
 from paceline.study.peers_llama import llama_peer
 from paceline.study.peers_own import DRAFTED, PLAIN, OwnSettings, own_stacks
 from paceline.study.peers_report import BASES, Outcome, judged, ratios, rows
 from paceline.study.peers_transformers import transformers_systems
-from paceline.study.report import Report, finite
+from paceline.study.report import Report, finite, timed_on
 from paceline.study.truncated import truncated_model
+from paceline.study.turns import runs_note, tell_kept
 
 JUDGE_KV_TOKENS = 20480
 
@@ -54,7 +57,7 @@ class PeerSettings:
 
 
 async def study_peers(settings: PeerSettings, out: Path | None, progress: Callable[[str], None]) -> Report:
-    """All systems are loaded first, and then decode in turns.
+    """All systems are loaded first, and then decode in turns; those of an earlier run into `out` are not decoded again.
 
     Raises RuntimeError if our own float32 stack does not start.
     """
@@ -62,6 +65,7 @@ async def study_peers(settings: PeerSettings, out: Path | None, progress: Callab
     folder = default_store().resolve(settings.model)
     tokenizer = load_tokenizer(folder)
     prompts = [prompt_tokens(tokenizer, prompt.text, settings.prompt_tokens) for prompt in settings.prompts]
+    check_reply("--tokens", settings.new_tokens, settings.model, folder, prompts)
     device = str(ModelSpec(str(folder)).resolved_device())
     own = OwnSettings(
         str(folder),
@@ -90,8 +94,13 @@ async def study_peers(settings: PeerSettings, out: Path | None, progress: Callab
             )
             systems += llama.systems
             skipped += llama.skipped
-        times = await decode_all(systems, prompts, settings.repeats, progress)
-        together = [row for each in stacks for row in await each.together(prompts, settings.batches, progress)]
+        parts = Parts(out, "peers", _depends(settings, systems, prompts))
+        keys = turn_keys(len(prompts), settings.repeats)
+        keys += [key for each in stacks for key in each.together_keys(settings.batches)]
+        tell_kept("peers", parts, keys)
+        times = await decode_all(systems, prompts, settings.repeats, parts, progress)
+        together = [row for each in stacks for row in await each.together(prompts, settings.batches, parts, progress)]
+    runs = parts.runs(keys)
     progress("comparing tokens")
     judges = _Judges(folder, bare, tokenizer.vocab_size)
     outcomes = []
@@ -133,12 +142,31 @@ async def study_peers(settings: PeerSettings, out: Path | None, progress: Callab
             " float32 for the others; near_ties: of the rest, those whose first difference is a near-tie",
             *(_ratio_note(each) for each in found_ratios if each["system"] in (PLAIN, DRAFTED)),
             *(_together_note(each) for each in together),
+            *runs_note(runs),
             *skipped,
             *(note for note, _ in bars),
         ],
         passed=all(met for _, met in bars),
-        extra={"ratios": found_ratios, "at_once": together, "skipped": skipped},
+        extra={"ratios": found_ratios, "at_once": together, "skipped": skipped, "runs": runs},
     )
+
+
+def _depends(
+    settings: PeerSettings, systems: Sequence[System], prompts: Sequence[Sequence[int]]
+) -> Mapping[str, object]:
+    """What a turn depends on. More repeats or batches go on from fewer ones."""
+    return {
+        "model": settings.model,
+        "systems": [system.key for system in systems],
+        "drafter": settings.drafter.model_dump(),
+        "new_tokens": settings.new_tokens,
+        "at_once": settings.at_once,
+        "threads": settings.threads,
+        "drafter_threads": settings.drafter_threads,
+        "assistant_layers": list(settings.assistant_layers),
+        "prompts": prompts,
+        "machine": timed_on(),
+    }
 
 
 class _Judges:
@@ -165,10 +193,12 @@ class _Judges:
 
 
 def _ratio_note(each: Mapping[str, Any]) -> str:
+    others = ""
+    if each["low_prompts"] is not None:
+        others = f"; other prompts {each['low_prompts']:.2f} to {each['high_prompts']:.2f}"
     return (
         f"{each['system']}, {each['dtype']}, over {BASES[each['over']]}: {each['ratio']:.2f}"
-        f" ({each['low']:.2f} to {each['high']:.2f}; other prompts {each['low_prompts']:.2f} to"
-        f" {each['high_prompts']:.2f})"
+        f" ({each['low']:.2f} to {each['high']:.2f}{others})"
     )
 
 

@@ -14,6 +14,7 @@ from paceline.prompt_file import Prompt, prompt_tokens
 from paceline.replicas import usable_cpus
 from paceline.runtime.store import default_store
 from paceline.runtime.tokenizer import load_tokenizer
+from paceline.study.parts import Parts
 from paceline.study.peers import System, Times, decode_all
 from paceline.study.peers_own import OwnSettings, own_stack
 from paceline.study.report import Report, finite
@@ -49,7 +50,7 @@ async def study_threads(settings: ThreadSettings, progress: Callable[[str], None
             own = OwnSettings(str(folder), settings.drafter, settings.new_tokens, target, drafter, 1)
             running = await stack.enter_async_context(own_stack(own, settings.dtype))
             systems += [replace(each, name=_named(each.name, (target, drafter))) for each in running.systems()]
-        times = await decode_all(systems, prompts, settings.repeats, progress)
+        times = await decode_all(systems, prompts, settings.repeats, Parts(None, "threads", {}), progress)
     rows = [row for chosen in settings.threads for row in _rows(settings, times, chosen)]
     return Report(
         "threads",

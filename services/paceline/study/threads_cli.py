@@ -11,6 +11,7 @@ from paceline.runtime.known_models import DEFAULT_MODEL
 from paceline.study.acceptance_cli import add_prompt_file
 from paceline.study.drafter_option import add_drafter_option, drafter_config, drafter_name
 from paceline.study.formats import FORMATS
+from paceline.study.ranges import check_ranges
 from paceline.study.report import Report
 
 DEFAULT_THREADS = "2:2,2:1,1:1"
@@ -48,9 +49,7 @@ def thread_list(text: str) -> tuple[tuple[int, int], ...]:
 def run_threads(args: argparse.Namespace, progress: Callable[[str], None]) -> Report:
     """Runs `study threads`."""
     threads = thread_list(args.threads)
-    for name, least, most in (("per_category", 1, 1_000_000), ("tokens", 4, 100_000), ("repeats", 1, 1000)):
-        if not least <= getattr(args, name) <= most:
-            raise InvalidField("--" + name.replace("_", "-"), getattr(args, name), f"{least} to {most}")
+    check_ranges(args, {"per_category": (1, 1_000_000), "tokens": (4, 100_000), "repeats": (1, 1000)})
 
     from paceline.prompt_file import load_prompts
     from paceline.study.study_threads import ThreadSettings, study_threads
