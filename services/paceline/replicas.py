@@ -64,6 +64,13 @@ def use_threads(count: int, service: str) -> None:
     log.info("%s computes with %d threads", service, torch.get_num_threads())
 
 
+def set_library_threads(count: int, service: str) -> None:
+    """Sets the threads of what a process without torch loads later, tokenizers above all; 0 takes one per CPU."""
+    threads = count or usable_cpus()
+    os.environ.update(OMP_NUM_THREADS=str(threads), RAYON_NUM_THREADS=str(threads))
+    log.info("%s computes with %d threads", service, threads)
+
+
 def usable_cpus(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
     """CPUs this process may run on, and no more than its control group may use at once.
 

@@ -15,7 +15,7 @@ from paceline.app_config import AppConfig, parse
 from paceline.cli.serve_options import ServeOptions, add_arguments, drafter_flag, read
 from paceline.drafter.config import DrafterConfig
 from paceline.errors import InvalidField
-from paceline.replicas import usable_cpus, use_threads
+from paceline.replicas import set_library_threads, usable_cpus, use_threads
 
 
 def options(*arguments: str) -> ServeOptions:
@@ -150,6 +150,20 @@ def test_a_replica_says_how_many_threads_it_computes_with(caplog: pytest.LogCapt
         assert caplog.messages == ["the drafter computes with 1 threads"]
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_replica_without_torch_tells_the_libraries_it_loads(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("OMP_NUM_THREADS", "RAYON_NUM_THREADS")
+    for name in names:
+        monkeypatch.setenv(name, "99")
+    with caplog.at_level(logging.INFO, logger="paceline.replicas"):
+        set_library_threads(3, "the gateway")
+        assert [os.environ[name] for name in names] == ["3", "3"]
+        set_library_threads(0, "the gateway")
+        assert [os.environ[name] for name in names] == [str(usable_cpus())] * 2
+    assert caplog.messages[0] == "the gateway computes with 3 threads"
 
 
 def test_budget_flag() -> None:

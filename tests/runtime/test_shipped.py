@@ -11,7 +11,7 @@ from paceline.errors import ModelDamaged, ModelNotFound
 from paceline.runtime import shipped
 from paceline.runtime.drafter_fit import fit_drafter
 from paceline.runtime.known_models import DEFAULT_MODEL, KNOWN_MODELS
-from paceline.runtime.shipped import SHIPPED, ShippedDrafter, shipped_for
+from paceline.runtime.shipped import SHIPPED, ShippedDrafter, comes_for, shipped_for
 from paceline.runtime.store import ModelStore, default_store
 
 MOST_BYTES = 20_000_000
@@ -22,6 +22,9 @@ def test_the_default_model_has_one() -> None:
     assert name is not None
     assert default_store().resolve(name) == SHIPPED[name].folder
     assert shipped_for("owner/other") is None
+    assert comes_for(name, DEFAULT_MODEL)
+    assert not comes_for(name, "owner/other"), "with another target it is to be compared"
+    assert not comes_for(f"./{name}", DEFAULT_MODEL), "a folder may hold anything"
 
 
 def test_each_is_for_a_known_model_and_has_no_name_of_one() -> None:

@@ -12,7 +12,7 @@ from paceline.cli.stop_signal import Stopped, StopSignal
 from paceline.errors import Unavailable
 from paceline.placement import Demand, shortfalls
 
-POLL_S = 0.5
+POLL_S = 1.0  # asking costs driver and controller tens of milliseconds of CPU that the replicas need to start
 REMIND_AFTER_S = 20.0  # a replica that is still nowhere by then is asked about again
 
 

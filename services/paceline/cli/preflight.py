@@ -12,6 +12,7 @@ from paceline.app_config import AppConfig, ReplicaSettings
 from paceline.cli.local_cluster import NodePlan
 from paceline.errors import Unavailable
 from paceline.placement import Node, Shortfall, shortfalls
+from paceline.runtime.shipped import comes_for
 
 
 def check_models(app: AppConfig) -> None:
@@ -30,8 +31,9 @@ def check_models(app: AppConfig) -> None:
     if drafter is None:
         return
     folder = store.resolve(drafter)
-    if drafter == target:
+    if drafter == target or comes_for(drafter, target):
         return
+    # Only where something is to be compared: torch and transformers take seconds to import.
     from paceline.runtime.drafter_fit import fit_drafter
 
     fit_drafter(folder, f"drafter {drafter}", target, store.resolve)

@@ -17,10 +17,9 @@ from paceline.drafter.store_file import Tokenizer, read_store
 from paceline.drafter.suffix import SuffixProposer
 from paceline.drafter.text_store import MB, TextStore
 from paceline.errors import InvalidField
-from paceline.runtime.drafter_folder import read_facts
 from paceline.runtime.shipped import TEXTS
 from paceline.runtime.store import default_store
-from paceline.runtime.tokenizer import load_tokenizer
+from paceline.runtime.tokenizer import LoadTokenizer, load_tokenizer
 
 if TYPE_CHECKING:  # a replica without a model imports no transformers
     from paceline.runtime.drafter_runner import DrafterModel
@@ -35,10 +34,11 @@ class KeptStore:
     tokenizer_fingerprint: str = ""  # of the ids of the file; empty without one
 
 
-def load_store(config: DrafterConfig) -> KeptStore:
+def load_store(config: DrafterConfig, tokenizer_of: LoadTokenizer = load_tokenizer) -> KeptStore:
     """The store, with the texts of a fused drafter's folder, and then those of its own file, queued to be learned.
 
-    Raises InvalidField or TokenizerMismatch naming the file, and what `load_tokenizer` raises of the target's folder.
+    `tokenizer_of` loads the tokenizer of a folder. Raises InvalidField or TokenizerMismatch naming the file, and what
+    `load_tokenizer` raises of the target's folder.
     """
     store = TextStore(int(config.store_mb * MB), keep_texts=config.store_file is not None and config.store_save_s > 0)
     given = _given_texts(config)
@@ -46,11 +46,13 @@ def load_store(config: DrafterConfig) -> KeptStore:
         return KeptStore(store)
     target = config.target_model
     if target is None and given is not None:
+        from paceline.runtime.drafter_folder import read_facts
+
         target = read_facts(given.parent, str(config.model)).target
     if target is None:
         remedy = "The file's ids are of one tokenizer."
         raise InvalidField("target_model", None, "the target's model, since store_file is set", remedy)
-    theirs = load_tokenizer(default_store().resolve(target))
+    theirs = tokenizer_of(default_store().resolve(target))
     tokenizer = Tokenizer(target, theirs.fingerprint, theirs.vocab_size)
     if given is not None:
         store.preload(read_store(given, tokenizer, TEXTS), saved=False)
@@ -69,15 +71,17 @@ def _given_texts(config: DrafterConfig) -> Path | None:
     return path if path.is_file() else None
 
 
-def load_proposer(config: DrafterConfig, kept: KeptStore | None = None) -> Proposer:
+def load_proposer(
+    config: DrafterConfig, kept: KeptStore | None = None, tokenizer_of: LoadTokenizer = load_tokenizer
+) -> Proposer:
     """Builds the proposer around the replica's store (None: one of its own), loading a model where it needs one.
 
-    Raises ModelNotFound, ModelDamaged, ModelUnsupported, TokenizerMismatch naming the first difference, or InvalidField
-    for a distilled drafter of another target.
+    `tokenizer_of` loads the tokenizer of a folder. Raises ModelNotFound, ModelDamaged, ModelUnsupported,
+    TokenizerMismatch naming the first difference, or InvalidField for a distilled drafter of another target.
     """
     known = KnownRows(config.known_rows)
     if config.has_model:
-        model = _load_model(config)
+        model = _load_model(config, tokenizer_of)
     if config.proposer == "model":
         return ModelProposer(
             model.runner,
@@ -88,7 +92,7 @@ def load_proposer(config: DrafterConfig, kept: KeptStore | None = None) -> Propo
             min_path_prob=config.min_path_prob,
             known=known,
         )
-    kept = kept or load_store(config)
+    kept = kept or load_store(config, tokenizer_of)
     suffix = SuffixProposer(kept.store, config.max_depth, config.min_path_prob, known, kept.tokenizer_fingerprint)
     if config.proposer == "suffix":
         return suffix
@@ -105,7 +109,7 @@ def load_proposer(config: DrafterConfig, kept: KeptStore | None = None) -> Propo
     )
 
 
-def _load_model(config: DrafterConfig) -> DrafterModel:
+def _load_model(config: DrafterConfig, tokenizer_of: LoadTokenizer) -> DrafterModel:
     from paceline.runtime.drafter_runner import load_drafter_model
     from paceline.runtime.models import ModelSpec
 
@@ -113,4 +117,4 @@ def _load_model(config: DrafterConfig) -> DrafterModel:
     store = default_store()
     folder = str(store.resolve(config.model))
     spec = ModelSpec(folder, name=config.model, dtype=config.dtype, device=config.device, drafts=True)
-    return load_drafter_model(spec, config.kv_tokens, config.target_model, store.resolve)
+    return load_drafter_model(spec, config.kv_tokens, config.target_model, store.resolve, tokenizer_of)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import secrets
 
 from paceline.drafter.config import DrafterConfig
@@ -14,6 +15,7 @@ from paceline.drafter.text_store import TextStore
 from paceline.errors import Unavailable
 from paceline.rpc.server import DataPlaneServer
 from paceline.runtime.passing_thread import in_passing_thread
+from paceline.runtime.tokenizer import load_tokenizer
 from paceline.v1 import draft_pb2, draft_pb2_grpc
 
 
@@ -53,10 +55,11 @@ class DrafterServer:
 
         What a store's file holds is indexed afterwards, while nobody waits for a tree.
         """
-        kept = await in_passing_thread(load_store, self._config)
+        tokenizer_of = functools.cache(load_tokenizer)  # store and model need the target's: some MB, for the start only
+        kept = await in_passing_thread(load_store, self._config, tokenizer_of)
         proposer = self._proposer
         if proposer is None:
-            proposer = await in_passing_thread(load_proposer, self._config, kept)
+            proposer = await in_passing_thread(load_proposer, self._config, kept, tokenizer_of)
         engine = DrafterEngine(
             proposer, self._config.max_sessions, self._config.max_budget, upkeep=kept.store.learn_part
         )

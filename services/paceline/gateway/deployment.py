@@ -13,7 +13,7 @@ from paceline.gateway.directory import TargetDirectory, TargetLease
 from paceline.gateway.edges import ServeContext, ServeEdge
 from paceline.gateway.listener import DirectListener, load_tokenizer_for
 from paceline.gateway.servicer import InferenceServicer
-from paceline.replicas import lease, use_threads
+from paceline.replicas import lease, set_library_threads
 from paceline.rpc.status import status_of
 from paceline.v1 import inference_pb2
 
@@ -43,7 +43,7 @@ class GatewayReplica:
         self, settings: GatewayConfig, threads: int, drain_s: float, targets: Any
     ) -> None:
         """Loads the tokenizer, and starts the direct listener if one is configured."""
-        use_threads(threads, "the gateway")
+        set_library_threads(threads, "the gateway")
         self._drain_s = drain_s
         directory = HandleDirectory(targets)
         self._servicer = InferenceServicer(directory, await self.load_tokenizer(settings, directory), settings)
@@ -54,7 +54,10 @@ class GatewayReplica:
             await self._listener.start()
 
     async def load_tokenizer(self, settings: GatewayConfig, directory: TargetDirectory) -> TextTokenizer:
-        """The tokenizer of the served model."""
+        """The tokenizer of the served model. A gateway computes nothing that needs torch."""
+        from paceline.runtime.without_torch import import_without_torch
+
+        import_without_torch()
         return await load_tokenizer_for(settings, directory)
 
     async def Generate(  # noqa: N802

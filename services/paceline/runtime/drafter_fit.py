@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from paceline.errors import InvalidField, PacelineError, TokenizerMismatch
 from paceline.runtime.drafter_folder import DrafterFacts, is_trimmed, read_facts, read_token_ids
 from paceline.runtime.embedding import EmbeddingFacts, read_embedding
-from paceline.runtime.tokenizer import TextTokenizer, first_difference, load_tokenizer
+from paceline.runtime.tokenizer import LoadTokenizer, TextTokenizer, first_difference, load_tokenizer
 
 Resolve = Callable[[str], Path]  # finds the folder of a model
 
@@ -35,7 +35,9 @@ class DrafterFit:
     trimmed: Trimmed | None  # None: a model of its own
 
 
-def fit_drafter(folder: Path, name: str, target: str | None, resolve: Resolve) -> DrafterFit:
+def fit_drafter(
+    folder: Path, name: str, target: str | None, resolve: Resolve, tokenizer_of: LoadTokenizer = load_tokenizer
+) -> DrafterFit:
     """Compares a drafter's folder with its target.
 
     Args:
@@ -43,24 +45,27 @@ def fit_drafter(folder: Path, name: str, target: str | None, resolve: Resolve) -
         name: the drafter, for messages.
         target: the target's model; None: for a distilled drafter the one that it names, else nothing is compared.
         resolve: finds the folder of a model. Raises ModelNotFound or ModelDamaged.
+        tokenizer_of: loads the tokenizer of a folder.
 
     Raises TokenizerMismatch naming the first difference, InvalidField for a target with another embedding, and
     ModelNotFound, ModelDamaged or ModelUnsupported.
     """
     if is_trimmed(folder):
-        return _distilled(folder, name, target, resolve)
-    tokenizer = load_tokenizer(folder)
+        return _distilled(folder, name, target, resolve, tokenizer_of)
+    tokenizer = tokenizer_of(folder)
     if target is not None:
-        _same(name, tokenizer, target, load_tokenizer(resolve(target)))
+        _same(name, tokenizer, target, tokenizer_of(resolve(target)))
     return DrafterFit(tokenizer, None)
 
 
-def _distilled(folder: Path, name: str, target: str | None, resolve: Resolve) -> DrafterFit:
+def _distilled(
+    folder: Path, name: str, target: str | None, resolve: Resolve, tokenizer_of: LoadTokenizer
+) -> DrafterFit:
     facts = read_facts(folder, name)
     token_ids = read_token_ids(folder, facts, name)
     target = facts.target if target is None else target
     target_folder = resolve(target)
-    tokenizer = load_tokenizer(target_folder)
+    tokenizer = tokenizer_of(target_folder)
     if tokenizer.fingerprint != facts.tokenizer_fingerprint:
         _refuse(name, facts, target, tokenizer, resolve)
     embedding = read_embedding(target_folder, target)

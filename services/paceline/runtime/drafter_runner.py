@@ -14,6 +14,7 @@ from paceline.runtime.drafter_fit import Resolve, Trimmed, fit_drafter
 from paceline.runtime.drafter_folder import read_weights
 from paceline.runtime.models import ModelSpec
 from paceline.runtime.student import fill, new_student
+from paceline.runtime.tokenizer import LoadTokenizer, load_tokenizer
 from paceline.runtime.transformers_runner import TransformersRunner, load_runner, runner_of
 from paceline.runtime.weights import load_config
 
@@ -27,7 +28,13 @@ class DrafterModel:
 
 
 def load_drafter_model(
-    spec: ModelSpec, kv_tokens: int, target: str | None, resolve: Resolve, *, measure_s: float = 2.0
+    spec: ModelSpec,
+    kv_tokens: int,
+    target: str | None,
+    resolve: Resolve,
+    tokenizer_of: LoadTokenizer = load_tokenizer,
+    *,
+    measure_s: float = 2.0,
 ) -> DrafterModel:
     """Loads the model of a drafter that fits its target.
 
@@ -36,11 +43,12 @@ def load_drafter_model(
         kv_tokens: see `load_runner`.
         target: see `fit_drafter`.
         resolve: see `fit_drafter`.
+        tokenizer_of: see `fit_drafter`.
         measure_s: see `load_runner`.
 
     Raises what `fit_drafter` and `load_runner` do.
     """
-    fit = fit_drafter(Path(spec.path), spec.name or Path(spec.path).name, target, resolve)
+    fit = fit_drafter(Path(spec.path), spec.name or Path(spec.path).name, target, resolve, tokenizer_of)
     if fit.trimmed is None:
         runner = load_runner(spec, kv_tokens, vocab_size=fit.tokenizer.vocab_size, measure_s=measure_s)
     else:

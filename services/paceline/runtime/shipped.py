@@ -43,6 +43,11 @@ SHIPPED: Mapping[str, ShippedDrafter] = {
 }
 
 
+def comes_for(drafter: str, target: str) -> bool:
+    """Whether the package brings `drafter` for `target`, both by name: they then fit, and nothing need be compared."""
+    return drafter in SHIPPED and SHIPPED[drafter].target == target
+
+
 def shipped_for(target: str) -> str | None:
     """The name of the drafter that comes with the package for a target; None if there is none."""
     return next((each.name for each in SHIPPED.values() if each.target == target), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,7 +11,14 @@ from typing import Any, Protocol
 from paceline.errors import InvalidField, ModelDamaged, ModelNotFound, ModelUnsupported
 from paceline.runtime.fingerprint import fingerprint_of, first_difference
 
-__all__ = ["HuggingFaceTokenizer", "TextTokenizer", "fingerprint_of", "first_difference", "load_tokenizer"]
+__all__ = [
+    "HuggingFaceTokenizer",
+    "LoadTokenizer",
+    "TextTokenizer",
+    "fingerprint_of",
+    "first_difference",
+    "load_tokenizer",
+]
 
 
 class TextTokenizer(Protocol):
@@ -59,6 +66,9 @@ class TextTokenizer(Protocol):
     def apply_chat(self, messages: Sequence[tuple[str, str]]) -> list[int]:
         """Ids of a conversation of (role, content), ready for the assistant's turn. Raises InvalidField."""
         ...
+
+
+LoadTokenizer = Callable[[Path], TextTokenizer]  # of a model folder; raises what `load_tokenizer` does
 
 
 class HuggingFaceTokenizer:
