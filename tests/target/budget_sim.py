@@ -125,7 +125,7 @@ def simulate(world: World, budget: int | str, sessions: int, tokens: int, budget
                 started = max(started, now + world.fixed_s + world.level_s * levels)
             turns.append(Turn(each, 1, 1, tree))  # type: ignore[arg-type]
         budgets.offered(turns, started)
-        seconds = budgets.seconds(len(turns), sum(turn.tokens + 1 for turn in turns))
+        seconds = budgets.times.seconds(len(turns), sum(turn.tokens + 1 for turn in turns))
         turns = worthwhile(turns, seconds, started - now)
         pass_tokens = world.costs.padded(sum(turn.tokens for turn in turns))
         ended = started + world.slower * (world.costs.seconds(pass_tokens) or 0.0) + world.overhead_s

@@ -15,7 +15,7 @@ from paceline.speculation.shape import scheduled_shape
 from paceline.speculation.tree import DraftTree
 from paceline.target.budget import Budgets, Load
 from paceline.target.context import Context
-from paceline.target.gains import MOST_NODES, SIZES, Gains
+from paceline.target.gains import MOST_NODES, SIZES, Gains, means_beside
 from paceline.target.grant import Grant
 from paceline.target.line import Line
 from paceline.target.request import DraftWish
@@ -156,14 +156,14 @@ def test_steps_beside_a_tree_that_is_only_followed_tell_nothing_of_others() -> N
     budgets.begin([one], Load(0.0, 1, 0, 64))  # type: ignore[list-item]
     step = Turn(one, 1, 1, DraftTree.empty())  # type: ignore[arg-type]
     budgets.stepped([step], 0.03)
-    known = budgets.seconds(1, 8).tolist()
+    known = budgets.times.seconds(1, 8).tolist()
     assert one.budget is not None
     one.budget.followed = Offered(len(one.context), 8)
     budgets.stepped([step], 0.09)
-    assert budgets.seconds(1, 8).tolist() == known
+    assert budgets.times.seconds(1, 8).tolist() == known
     one.budget.followed = Offered(len(one.context), 8, DraftTree.empty())  # it has come
     budgets.stepped([step], 0.09)
-    assert budgets.seconds(1, 8).tolist() != known
+    assert budgets.times.seconds(1, 8).tolist() != known
 
 
 def test_a_sampled_tree_s_size_does_not_depend_on_what_was_drawn() -> None:
@@ -435,7 +435,7 @@ def test_others_tell_what_larger_trees_would_bring() -> None:
     for _ in range(40):
         own.learn(np.asarray([0]), verified=4, asked=4, whole=False)
         others.learn(np.asarray([0, 1, 6]), verified=8, asked=8, whole=False)
-    by_size = dict(zip(SIZES.tolist(), own.means(others.means())[1].tolist(), strict=True))
+    by_size = dict(zip(SIZES.tolist(), means_beside([own], [others.means()])[0, 1].tolist(), strict=True))
     assert by_size[4] == pytest.approx(1, rel=0.1)
     assert by_size[8] == pytest.approx(by_size[4] * 3 / 2, rel=0.1)
     assert own.largest == 4

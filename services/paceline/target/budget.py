@@ -1,8 +1,8 @@
 """How many draft nodes each session asks for, where the request leaves that to the server (`auto`).
 
 The rule is tokens per second of all sessions. For each size of tree it is known what trees of that size have brought
-each session lately (`Gains`), how long a pass has waited for them (`Waits`), and what a pass with their nodes takes:
-the table of pass costs, brought to what steps at this load have taken. The size with most tokens per second is asked
+each session lately (`Gains`), how long a pass has waited for them, and what a pass with their nodes takes: the table of
+pass costs, brought to what steps at this load have taken (`LoadTimes`). The size with most tokens per second is asked
 for by the sessions that gain by it; if plain decoding is as quick the budget is 0: nobody waits, nobody verifies.
 
 Of the sessions at 0 one asks for a tree now and then without waiting for it, and follows it along the tokens that come
@@ -22,7 +22,6 @@ nucleus ones begin with nothing: their trees must not know what the noise of an 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -35,13 +34,12 @@ from paceline.speculation.shape import DEEPEST, scheduled_shape
 from paceline.speculation.tree import DraftTree
 from paceline.target.calibration import Calibration
 from paceline.target.fallback import Fallback
-from paceline.target.gains import MOST_NODES, NODES, SIZES, TOKENS
+from paceline.target.gains import MOST_NODES, NODES, SIZES, TOKENS, means_beside
 from paceline.target.grant import Grant
-from paceline.target.line import Line
+from paceline.target.load_times import LoadTimes
 from paceline.target.session import Session
 from paceline.target.session_budget import Kind, Offered, SessionBudget
 from paceline.target.turn import Step, Turn
-from paceline.target.waits import EASE, Waits
 from paceline.target.worth import path_probs
 
 USUAL = 8  # nodes at most where no tree was seen yet, or passes are not measured
@@ -49,10 +47,6 @@ PROBE = 8  # nodes of a tree that is only followed, or tried after a pause
 SLACK = 0.01  # share of tokens per second by which a size may be worse than the best
 LEAD = 0.02  # share by which drafting must be better than none: the best of many guesses is a hopeful one
 AT_REST = 4  # sessions at rest; pauses between tries are longer by as many times as there are more
-LATELY = 0.95  # weight that the past keeps per step in the share of steps with drafts
-SLOWED = 0.1  # how far one step moves what is known of that, where all steps before were without drafts
-SELDOM = 0.2  # such a share: prompts of new sessions are not read ahead; 32 steps without drafts lead there
-OUTLIER = 2.0  # times what was expected: a step that took longer was held up by something else
 _LEARNT = (None, Fallback.LATE, Fallback.LOAD)  # fallbacks that say something of the trees
 
 
@@ -68,7 +62,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class _Began:
-    magnitude: int  # of the load
+    sessions: int  # of the load
     at: float  # seconds on the engine's clock
     nodes: int  # asked for at most
 
@@ -86,12 +80,8 @@ class Budgets:
     def __init__(self, costs: PassCosts) -> None:
         """`costs`: seconds of passes by their tokens."""
         self._costs = costs
-        self._seconds = np.zeros(0)  # [tokens + 1] of a pass as it is run, by the table
-        self._passes: dict[int, Line] = {}  # seconds of a step by the table's, by magnitude of load
-        self._slowed: dict[int, float] = {}  # times a step takes longer where trees were asked for, likewise
-        self._waits: dict[int, Waits] = {}  # by magnitude of load
+        self.times = LoadTimes(costs)
         self._kinds: dict[tuple[Proposal, bool, bool], Kind] = {}  # by proposal, greedy, nucleus
-        self._drafted: dict[int, float] = {}  # share of the last steps in which anybody drafted, by magnitude of load
         self._steps = self._tries = 0
         self._began: _Began | None = None  # a round in which trees are waited for
 
@@ -102,7 +92,7 @@ class Budgets:
         self._began = None
         auto = [each for each in sessions if each.request.wish.auto and each.rounds > 0]
         coming = sum(each.rounds == 0 for each in sessions)
-        rests = self._drafted.get(_magnitude(load.sessions + coming), 1.0) < SELDOM
+        rests = self.times.seldom(load.sessions + coming)
         for session in sessions:
             wish = session.request.wish
             nodes = 0 if wish.auto or session.rounds == 0 else wish.budget
@@ -118,12 +108,11 @@ class Budgets:
                 session.grant = Grant(min(USUAL, load.most, session.request.wish.budget), "passes are not measured")
         else:
             self._choose(auto, load)
-        magnitude, nodes = _magnitude(load.sessions), max(each.grant.nodes for each in sessions)
+        nodes = max(each.grant.nodes for each in sessions)
         if nodes:
-            self._began = _Began(magnitude, load.now, nodes)
+            self._began = _Began(load.sessions, load.now, nodes)
         elif load.most:
-            self._waits_at(magnitude).ease()
-            self._slowed[magnitude] = 1.0 + EASE * (self._slowed.get(magnitude, 1.0) - 1.0)
+            self.times.rested(load.sessions)
 
     def _choose(self, sessions: Sequence[Session], load: Load) -> None:
         budgets = [self._of(each) for each in sessions]
@@ -131,8 +120,7 @@ class Budgets:
         tried = max(USUAL, *(2 * each.largest for each in budgets))  # so that a guess is never far from what is known
         sizes = SIZES[min(most, tried) >= SIZES]
         plan = self._plan(sessions, budgets, load, sizes)
-        magnitude = _magnitude(load.sessions)
-        self._drafted[magnitude] = LATELY * self._drafted.get(magnitude, 1.0) + (1 - LATELY) * (plan.nodes > 0)
+        self.times.planned(load.sessions, drafts=plan.nodes > 0)
         wider = int(sizes[sizes <= 2 * plan.nodes][-1]) if plan.nodes else 0
         resting: list[tuple[Session, SessionBudget]] = []
         reads = any(_is_read(*each) for each in zip(sessions, budgets, strict=True))
@@ -164,16 +152,16 @@ class Budgets:
         """The size, and the sessions that ask for it, which give most tokens per second."""
         count, plain_tokens = load.sessions, load.sessions + load.reading
         others = {id(each.kind): each.kind.gains.means() for each in budgets}  # once for all sessions of a kind
-        means = np.stack([each.gains.means(others[id(each.kind)])[:, : len(sizes)] for each in budgets])  # [S, 2, R]
-        seconds = self.seconds(count, plain_tokens + int(sizes[-1]) * len(sessions))
+        means = means_beside([each.gains for each in budgets], [others[id(each.kind)] for each in budgets])
+        means = means[:, :, : len(sizes)]  # [S, 2, R]
+        seconds = self.times.seconds(count, plain_tokens + int(sizes[-1]) * len(sessions))
         row_s = float(seconds[1])
         rows = sum(_overlaps(each) for each in sessions)  # rounds of two passes, each with a token of its own
         order = np.argsort(-means[:, TOKENS], axis=0, kind="stable")  # [S, R] those that gain most first
         gained, verified = (
             np.take_along_axis(means[:, each], order, axis=0).cumsum(axis=0) for each in (TOKENS, NODES)
         )
-        pass_s = np.interp(plain_tokens + verified, np.arange(len(seconds)), seconds)
-        pass_s *= max(self._slowed.get(_magnitude(count), 1.0), 1.0)
+        pass_s = self.times.slowed(count) * np.interp(plain_tokens + verified, np.arange(len(seconds)), seconds)
         wait_s = self._exposed(sessions, load, sizes, row_s)
         rates = (count + rows + gained) / (pass_s + rows * row_s + wait_s)  # [S, R], for the first 1 to S of them
         plain = count / float(seconds[plain_tokens])
@@ -198,14 +186,7 @@ class Budgets:
         if waiting and all(_overlaps(each) for each in waiting):
             longest = max((each.pace.draft_s or 0.0) for each in waiting)
             return np.full(len(sizes), max(longest - row_s, 0.0))
-        return self._waits_at(_magnitude(load.sessions)).at(sizes) if waiting else np.zeros(len(sizes))
-
-    def _waits_at(self, magnitude: int) -> Waits:
-        """Of a load; one that is new begins with what is known of the nearest one, a lighter one if there is any."""
-        if magnitude not in self._waits:
-            nearest = min(self._waits, key=lambda each: (each > magnitude, abs(each - magnitude)), default=None)
-            self._waits[magnitude] = Waits() if nearest is None else self._waits[nearest].copy()
-        return self._waits[magnitude]
+        return self.times.waits(load.sessions).at(sizes) if waiting else np.zeros(len(sizes))
 
     def _try(self, session: Session, budget: SessionBudget, most: int, reason: str) -> None:
         """Drafts for one of those that rest, after its pause. What its tree tells, it tells of all of its kind.
@@ -237,7 +218,7 @@ class Budgets:
         """Notes the trees of these turns before they are cut; a pass of them begins `now`."""
         began, self._began = self._began, None
         if began is not None and all(turn.step is Step.VERIFY and not turn.reads for turn in turns):
-            self._waits_at(began.magnitude).learn(began.nodes, max(now - began.at, 0.0))
+            self.times.waits(began.sessions).learn(began.nodes, max(now - began.at, 0.0))
         for turn in turns:
             session, state = turn.session, turn.session.round
             if session.budget is not None and turn.step is Step.VERIFY and session.useful_depth:
@@ -249,23 +230,12 @@ class Budgets:
     def stepped(self, turns: Sequence[Turn], seconds: float) -> None:
         """A step of these turns, as they were run, has ended; it took so many seconds.
 
-        A drafter on the same cores slows the passes beside which it goes on with trees that were not waited for. Steps
-        beside trees that are followed tell nothing of others. Of steps for which trees were asked for it is learned how
-        much longer they take than steps without, as far as there have been such lately; the rest is the pass's.
+        Steps beside trees that are only followed tell nothing of others.
         """
         if any(turn.reads or _beside(turn.session) for turn in turns) or self._costs.seconds(1) is None:
             return
-        tokens, magnitude = sum(turn.tokens for turn in turns), _magnitude(len(turns))
-        self._extend(tokens)
-        line, table_s = self._passes.setdefault(magnitude, Line()), float(self._seconds[tokens])
-        usual_s, slowed = float(line.at(table_s)), 1.0
-        if any(turn.session.grant.nodes for turn in turns):
-            slowed = self._slowed.get(magnitude, 1.0)
-            if usual_s > 0:
-                found = min(seconds / usual_s, OUTLIER)
-                slowed += SLOWED * (1 - self._drafted.get(magnitude, 1.0)) * (found - slowed)
-            self._slowed[magnitude] = slowed
-        line.learn(table_s, min(seconds / max(slowed, 1.0), OUTLIER * usual_s or math.inf))
+        asked = any(turn.session.grant.nodes for turn in turns)
+        self.times.stepped(len(turns), sum(turn.tokens for turn in turns), seconds, asked=asked)
 
     def arrived(self, session: Session, tree: DraftTree, base_length: int, *, growing: bool) -> None:
         """A tree has come; it is followed if it was asked for to that end, once it is whole."""
@@ -317,20 +287,6 @@ class Budgets:
         if budget.teaches:
             budget.kind.calibration.learn(promised, accepted)
 
-    # -- what is known ------------------------------------------------------------------------------------------------
-
-    def seconds(self, sessions: int, most: int) -> NDArray[np.float64]:
-        """[at least most + 1] seconds of a step by its tokens, with so many sessions in it."""
-        self._extend(most)
-        line = self._passes.get(_magnitude(sessions))
-        return self._seconds if line is None else line.at(self._seconds)
-
-    def _extend(self, most: int) -> None:
-        known = len(self._seconds)
-        if most >= known:
-            more = [self._costs.seconds(self._costs.padded(tokens)) or 0.0 for tokens in range(known, most + 1)]
-            self._seconds = np.concatenate((self._seconds, more))
-
     def _of(self, session: Session) -> SessionBudget:
         if session.budget is None:
             wish, nucleus = session.request.wish, session.request.nucleus is not None
@@ -338,10 +294,6 @@ class Budgets:
             session.budget = SessionBudget(kind, teaches=not (nucleus or wish.sampled))
             session.calibration = Calibration(kind.calibration.factor)
         return session.budget
-
-
-def _magnitude(sessions: int) -> int:
-    return sessions.bit_length()
 
 
 def _beside(session: Session) -> bool:

@@ -7,6 +7,8 @@ session's, that they bring beside the last ones what they bring others.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -53,26 +55,36 @@ class Gains:
         self._sums[TOKENS, :told] += np.searchsorted(places, sizes, side="left")
         self._weights[:told] += 1.0
 
-    def means(self, others: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
-        """Nodes verified and tokens accepted a round, by size.
-
-        Args:
-            others: [2, R] float64, the same of others' trees, to guess by; None: there are none.
-
-        Returns:
-            [2, R] float64.
-        """
+    def means(self) -> NDArray[np.float64]:
+        """[2, R] nodes verified and tokens accepted a round, by size, where there are no others' trees to guess by."""
         found = np.empty((2, len(SIZES)))
-        guess, prior = (np.asarray([1.0, HOPED]), PRIOR) if others is None else (others[:, 0], OTHERS)
-        last = guess  # what a node, or the nodes of the size, have added
+        guess = last = np.asarray([1.0, HOPED])  # last: what a node has added
         for at, weight in enumerate(self._weights.tolist()):
-            found[:, at] = (self._sums[:, at] + prior * guess) / (weight + prior)
-            if at + 1 == len(SIZES):
-                return found
-            if others is not None:
-                guess = found[:, at] * others[:, at + 1] / np.maximum(others[:, at], 1e-9)
-                continue
-            if at:
-                last = (found[:, at] - found[:, at - 1]) / (SIZES[at] - SIZES[at - 1])
-            guess = found[:, at] + np.maximum(last, 0.0) * (SIZES[at + 1] - SIZES[at])
-        raise AssertionError("there are sizes")
+            found[:, at] = (self._sums[:, at] + PRIOR * guess) / (weight + PRIOR)
+            if at + 1 < len(SIZES):
+                if at:
+                    last = (found[:, at] - found[:, at - 1]) / (SIZES[at] - SIZES[at - 1])
+                guess = found[:, at] + np.maximum(last, 0.0) * (SIZES[at + 1] - SIZES[at])
+        return found
+
+
+def means_beside(gains: Sequence[Gains], others: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Nodes verified and tokens accepted a round, by size, of each of S sessions.
+
+    Args:
+        gains: of each session.
+        others: for each of them, [2, R] float64, the same of others' trees, to guess by.
+
+    Returns:
+        [S, 2, R] float64.
+    """
+    sums, weights = np.stack([each._sums for each in gains]), np.stack([each._weights for each in gains])
+    theirs = np.stack(others)
+    found = np.empty_like(theirs)
+    more = theirs[:, :, 1:] / np.maximum(theirs[:, :, :-1], 1e-9)  # times what the size below has brought
+    guess = theirs[:, :, 0]
+    for at in range(len(SIZES)):
+        found[:, :, at] = (sums[:, :, at] + OTHERS * guess) / (weights[:, at, None] + OTHERS)
+        if at + 1 < len(SIZES):
+            guess = found[:, :, at] * more[:, :, at]
+    return found

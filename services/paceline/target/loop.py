@@ -236,7 +236,7 @@ class BatchLoop:
         turns = self._budget.pack(turns)
         self._budgets.offered(turns, started_at)
         if self._cost_aware and self._runner.costs.seconds(1) is not None:  # where nothing is measured everything pays
-            seconds = self._budgets.seconds(len(turns), sum(turn.tokens + 1 for turn in turns))
+            seconds = self._budgets.times.seconds(len(turns), sum(turn.tokens + 1 for turn in turns))
             turns = worthwhile(turns, seconds, max(started_at - self._held_since, 0.0))
         ran = False
         for outcome in execute(self._runner, turns):

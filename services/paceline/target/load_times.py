@@ -1,0 +1,98 @@
+"""What steps take, by how many sessions are in them: passes, waits for trees, and what drafting beside a pass costs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.runtime.costs import PassCosts
+from paceline.target.line import Line
+from paceline.target.waits import EASE, Waits
+
+LATELY = 0.95  # weight that the past keeps per step in the share of steps with drafts
+SELDOM = 0.2  # such a share; 32 steps without drafts lead there
+SLOWED = 0.1  # how far one step moves how much longer steps take for drafts, where none before it had any
+OUTLIER = 2.0  # times what was expected: a step that took longer was held up by something else
+
+
+@dataclass(slots=True)
+class _Load:
+    """One magnitude of load."""
+
+    line: Line = field(default_factory=Line)  # seconds of a step by the table's
+    waits: Waits | None = None  # None: nobody has waited yet
+    slowed: float = 1.0  # times as long as others that steps take for which trees were asked for
+    drafted: float = 1.0  # share of the last steps in which anybody drafted
+
+
+class LoadTimes:
+    """Times are known apart for 1, 2 to 3, 4 to 7, ... sessions in a step. Compute thread only."""
+
+    def __init__(self, costs: PassCosts) -> None:
+        """`costs`: seconds of passes by their tokens."""
+        self._costs = costs
+        self._table = np.zeros(0)  # [tokens + 1] seconds of a pass as it is run
+        self._loads: dict[int, _Load] = {}
+
+    def seconds(self, sessions: int, most: int) -> NDArray[np.float64]:
+        """[at least most + 1] seconds of a step by its tokens, with so many sessions in it."""
+        self._extend(most)
+        line = self._load(sessions).line
+        return line.at(self._table) if line.known else self._table
+
+    def slowed(self, sessions: int) -> float:
+        """How many times as long a step takes for which trees are asked for, beside what its tokens cost."""
+        return max(self._load(sessions).slowed, 1.0)
+
+    def waits(self, sessions: int) -> Waits:
+        """Of a load; one that is new begins with what is known of the nearest one, a lighter one if there is any."""
+        load, magnitude = self._load(sessions), sessions.bit_length()
+        if load.waits is None:
+            known = [(each > magnitude, abs(each - magnitude), each) for each in self._loads if self._loads[each].waits]
+            nearest = self._loads[min(known)[2]].waits if known else None
+            load.waits = Waits() if nearest is None else nearest.copy()
+        return load.waits
+
+    def seldom(self, sessions: int) -> bool:
+        """True if hardly anybody has drafted lately."""
+        return self._load(sessions).drafted < SELDOM
+
+    def planned(self, sessions: int, *, drafts: bool) -> None:
+        """A step is to come, with drafts or without."""
+        load = self._load(sessions)
+        load.drafted = LATELY * load.drafted + (1 - LATELY) * drafts
+
+    def rested(self, sessions: int) -> None:
+        """Nobody asks for a tree in a step: what trees have cost is believed a little less, so that they are tried."""
+        self.waits(sessions).ease()
+        load = self._load(sessions)
+        load.slowed = 1.0 + EASE * (load.slowed - 1.0)
+
+    def stepped(self, sessions: int, tokens: int, seconds: float, *, asked: bool) -> None:
+        """A step has ended; `asked` if trees were asked for.
+
+        A drafter on the same cores slows the passes beside which it goes on with trees that were not waited for. How
+        much longer such steps take is learned as far as there have been others lately; the rest is the pass's. Beside a
+        session alone nothing is left to draft: it waits for its whole tree.
+        """
+        asked = asked and sessions > 1
+        self._extend(tokens)
+        load, table_s = self._load(sessions), float(self._table[tokens])
+        usual_s = float(load.line.at(table_s))
+        if asked and usual_s > 0:
+            load.slowed += SLOWED * (1 - load.drafted) * (min(seconds / usual_s, OUTLIER) - load.slowed)
+        if asked:
+            seconds /= self.slowed(sessions)
+        load.line.learn(table_s, min(seconds, OUTLIER * usual_s or math.inf))
+
+    def _load(self, sessions: int) -> _Load:
+        return self._loads.setdefault(sessions.bit_length(), _Load())
+
+    def _extend(self, most: int) -> None:
+        known = len(self._table)
+        if most >= known:
+            more = [self._costs.seconds(self._costs.padded(tokens)) or 0.0 for tokens in range(known, most + 1)]
+            self._table = np.concatenate((self._table, more))
