@@ -18,6 +18,7 @@ from paceline.target.context import Context
 from paceline.target.gains import MOST_NODES, SIZES, Gains, means_beside
 from paceline.target.grant import Grant
 from paceline.target.line import Line
+from paceline.target.load_times import LoadTimes
 from paceline.target.request import DraftWish
 from paceline.target.session_budget import FIRST_PAUSE, LONGEST_PAUSE, Kind, Offered, SessionBudget
 from paceline.target.turn import Turn
@@ -496,3 +497,33 @@ def test_a_session_is_what_the_simulation_says_it_is() -> None:
     assert isinstance(one, SimSession)
     Budgets(CPU).begin([one], Load(0.0, 1, 0, 64))  # type: ignore[list-item]
     assert (one.grant.nodes, one.grant.reason, one.budget) == (4, "", None)
+
+
+def test_steps_with_drafts_are_known_to_be_slower_only_beside_others() -> None:
+    """What a drafter on the same cores takes from a pass is not the pass's; a session alone waits for its tree."""
+    for sessions, slowed in ((1, 1.0), (4, 1.5)):
+        times = LoadTimes(FLAT)
+        table_s = float(times.seconds(sessions, 8)[sessions])
+        for _ in range(60):
+            times.stepped(sessions, sessions, table_s, asked=False)
+        plain_s = times.seconds(sessions, 8).tolist()
+        for _ in range(60):
+            times.stepped(sessions, sessions, 1.5 * table_s, asked=True)
+        assert times.slowed(sessions) == pytest.approx(slowed, rel=0.01)
+        assert (times.seconds(sessions, 8).tolist() == plain_s) == (sessions > 1)
+    for _ in range(400):
+        times.rested(4)
+    assert times.slowed(4) < 1.1, "it is believed a little less with every step without drafts"
+
+
+def test_a_load_is_drafted_for_seldom_after_some_steps_without() -> None:
+    times = LoadTimes(FLAT)
+    assert not times.seldom(4)
+    for _ in range(25):
+        times.planned(4, drafts=False)
+    assert times.seldom(4)
+    assert times.seldom(7), "the same magnitude"
+    assert not times.seldom(8)
+    for _ in range(25):
+        times.planned(4, drafts=True)
+    assert not times.seldom(4)

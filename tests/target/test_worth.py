@@ -13,9 +13,9 @@ from paceline.runtime.costs import PassCosts
 from paceline.runtime.toy import ToyRunner
 from paceline.speculation.tree import DraftTree
 from paceline.target.allot import StepBudget
-from paceline.target.budget import Budgets
 from paceline.target.calibration import Calibration
 from paceline.target.fallback import Fallback
+from paceline.target.load_times import LoadTimes
 from paceline.target.turn import Turn
 from paceline.target.worth import path_probs, worthwhile
 from target.rig import plain, random_table, request, running
@@ -39,7 +39,7 @@ def costs(*seconds: float) -> PassCosts:
 
 def times(*seconds: float) -> NDArray[np.float64]:
     """The same, as passes are run."""
-    return Budgets(costs(*seconds)).seconds(1, 16)
+    return LoadTimes(costs(*seconds)).seconds(1, 16)
 
 
 def test_path_probabilities_multiply_along_the_path() -> None:

@@ -13,8 +13,8 @@ from paceline.target.line import Line
 from paceline.target.waits import EASE, Waits
 
 LATELY = 0.95  # weight that the past keeps per step in the share of steps with drafts
-SELDOM = 0.2  # such a share; 32 steps without drafts lead there
-SLOWED = 0.1  # how far one step moves how much longer steps take for drafts, where none before it had any
+SELDOM = 0.35  # such a share; some 20 steps without drafts lead there
+SLOWED = 0.1  # how far one step moves how much longer steps take for which trees were asked for
 OUTLIER = 2.0  # times what was expected: a step that took longer was held up by something else
 
 
@@ -74,19 +74,17 @@ class LoadTimes:
     def stepped(self, sessions: int, tokens: int, seconds: float, *, asked: bool) -> None:
         """A step has ended; `asked` if trees were asked for.
 
-        A drafter on the same cores slows the passes beside which it goes on with trees that were not waited for. How
-        much longer such steps take is learned as far as there have been others lately; the rest is the pass's. Beside a
-        session alone nothing is left to draft: it waits for its whole tree.
+        A drafter on the same cores slows the passes beside which it goes on with trees that were not waited for: what
+        passes take by themselves is learned from the others. Beside a session alone nothing is left to draft: it waits
+        for its whole tree.
         """
-        asked = asked and sessions > 1
         self._extend(tokens)
         load, table_s = self._load(sessions), float(self._table[tokens])
         usual_s = float(load.line.at(table_s))
-        if asked and usual_s > 0:
-            load.slowed += SLOWED * (1 - load.drafted) * (min(seconds / usual_s, OUTLIER) - load.slowed)
-        if asked:
-            seconds /= self.slowed(sessions)
-        load.line.learn(table_s, min(seconds, OUTLIER * usual_s or math.inf))
+        if not asked or sessions == 1:
+            load.line.learn(table_s, min(seconds, OUTLIER * usual_s or math.inf))
+        elif usual_s > 0:
+            load.slowed += SLOWED * (min(seconds / usual_s, OUTLIER) - load.slowed)
 
     def _load(self, sessions: int) -> _Load:
         return self._loads.setdefault(sessions.bit_length(), _Load())

@@ -23,6 +23,7 @@ class Kind:
 
     gains: Gains = field(default_factory=lambda: Gains(KIND_MEMORY))
     calibration: Calibration = field(default_factory=Calibration)
+    pause: int = FIRST_PAUSE  # of the session of its kind that was tried last
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +63,7 @@ class SessionBudget:
         """`teaches`: whether others of its kind learn from its trees."""
         self.kind, self.teaches = kind, teaches
         self.gains = Gains(MEMORY)
-        self.pause = FIRST_PAUSE
+        self.pause = max(kind.pause // 2, FIRST_PAUSE)
         self._drafted = 0  # rounds with a tree
         self.looks = False  # its round is to tell what more nodes bring than are asked for otherwise
         self.offered: Offered | None = None  # in the round that is under way
@@ -81,13 +82,13 @@ class SessionBudget:
 
     def rested(self) -> None:
         """A tree was asked for after a pause; the next pause is longer."""
-        self.pause = min(2 * self.pause, LONGEST_PAUSE)
+        self.pause = self.kind.pause = min(2 * self.pause, LONGEST_PAUSE)
 
     def looked(self, *, right: bool) -> None:
         """The tree that was followed is known; if any of it was right the next one is followed soon."""
         self.followed = None
         if right:
-            self.pause = FIRST_PAUSE
+            self.pause = self.kind.pause = FIRST_PAUSE
 
     def drafts(self) -> None:
         """A tree is asked for because it pays; the next pause is shorter.
