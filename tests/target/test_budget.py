@@ -527,3 +527,15 @@ def test_a_load_is_drafted_for_seldom_after_some_steps_without() -> None:
     for _ in range(25):
         times.planned(4, drafts=True)
     assert not times.seldom(4)
+
+
+def test_pauses_of_earlier_sessions_tell_nothing_where_noise_may_come_again() -> None:
+    kind = Kind()
+    taught = SessionBudget(kind, teaches=True)
+    for _ in range(4):
+        taught.rested()
+    assert SessionBudget(kind, teaches=True).pause == LONGEST_PAUSE // 2
+    alone = SessionBudget(kind, teaches=False)
+    assert alone.pause == FIRST_PAUSE
+    alone.looked(right=True)
+    assert kind.pause == LONGEST_PAUSE

@@ -96,7 +96,7 @@ class Budgets:
         for session in sessions:
             wish = session.request.wish
             nodes = 0 if wish.auto or session.rounds == 0 else wish.budget
-            session.grant = Grant(nodes, opens=not (wish.auto and rests))
+            session.grant = Grant(nodes, opens=not (wish.auto and rests and _teaches(session)))
         if not auto:
             return
         self._steps += 1
@@ -138,7 +138,7 @@ class Budgets:
                 told = f"{wider}, to see what more bring; {plan.told}" if budget.looks else plan.told
                 session.grant = Grant(wider if budget.looks else plan.nodes, told)
             else:
-                session.grant = Grant(0, plan.told, opens=False)
+                session.grant = Grant(0, plan.told, opens=not _teaches(session))
                 resting.append((session, budget))
         if resting:
             read = [each for each in resting if not each[0].drafting.unheard] or resting
@@ -289,11 +289,16 @@ class Budgets:
 
     def _of(self, session: Session) -> SessionBudget:
         if session.budget is None:
-            wish, nucleus = session.request.wish, session.request.nucleus is not None
-            kind = self._kinds.setdefault((wish.proposal, session.request.sampling.greedy, nucleus), Kind())
-            session.budget = SessionBudget(kind, teaches=not (nucleus or wish.sampled))
+            request, nucleus = session.request, session.request.nucleus is not None
+            kind = self._kinds.setdefault((request.wish.proposal, request.sampling.greedy, nucleus), Kind())
+            session.budget = SessionBudget(kind, teaches=_teaches(session))
             session.calibration = Calibration(kind.calibration.factor)
         return session.budget
+
+
+def _teaches(session: Session) -> bool:
+    """Whether other sessions may know what came of its trees; if not it takes nothing from others either."""
+    return session.request.nucleus is None and not session.request.wish.sampled
 
 
 def _beside(session: Session) -> bool:

@@ -23,7 +23,7 @@ class Kind:
 
     gains: Gains = field(default_factory=lambda: Gains(KIND_MEMORY))
     calibration: Calibration = field(default_factory=Calibration)
-    pause: int = FIRST_PAUSE  # of the session of its kind that was tried last
+    pause: int = FIRST_PAUSE  # of the session that was tried last, if it teaches
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +63,7 @@ class SessionBudget:
         """`teaches`: whether others of its kind learn from its trees."""
         self.kind, self.teaches = kind, teaches
         self.gains = Gains(MEMORY)
-        self.pause = max(kind.pause // 2, FIRST_PAUSE)
+        self.pause = max(kind.pause // 2, FIRST_PAUSE) if teaches else FIRST_PAUSE
         self._drafted = 0  # rounds with a tree
         self.looks = False  # its round is to tell what more nodes bring than are asked for otherwise
         self.offered: Offered | None = None  # in the round that is under way
@@ -82,13 +82,18 @@ class SessionBudget:
 
     def rested(self) -> None:
         """A tree was asked for after a pause; the next pause is longer."""
-        self.pause = self.kind.pause = min(2 * self.pause, LONGEST_PAUSE)
+        self._rest(min(2 * self.pause, LONGEST_PAUSE))
 
     def looked(self, *, right: bool) -> None:
         """The tree that was followed is known; if any of it was right the next one is followed soon."""
         self.followed = None
         if right:
-            self.pause = self.kind.pause = FIRST_PAUSE
+            self._rest(FIRST_PAUSE)
+
+    def _rest(self, pause: int) -> None:
+        self.pause = pause
+        if self.teaches:
+            self.kind.pause = pause
 
     def drafts(self) -> None:
         """A tree is asked for because it pays; the next pause is shorter.
