@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -35,7 +36,7 @@ class LoadTimes:
         """`costs`: seconds of passes by their tokens."""
         self._costs = costs
         self._table = np.zeros(0)  # [tokens + 1] seconds of a pass as it is run
-        self._loads: dict[int, _Load] = {}
+        self._loads: defaultdict[int, _Load] = defaultdict(_Load)  # by magnitude of the number of sessions
 
     def seconds(self, sessions: int, most: int) -> NDArray[np.float64]:
         """[at least most + 1] seconds of a step by its tokens, with so many sessions in it."""
@@ -87,7 +88,7 @@ class LoadTimes:
             load.slowed += SLOWED * (min(seconds / usual_s, OUTLIER) - load.slowed)
 
     def _load(self, sessions: int) -> _Load:
-        return self._loads.setdefault(sessions.bit_length(), _Load())
+        return self._loads[sessions.bit_length()]
 
     def _extend(self, most: int) -> None:
         known = len(self._table)
