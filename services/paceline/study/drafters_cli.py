@@ -8,6 +8,7 @@ from pathlib import Path
 
 from paceline.errors import InvalidField
 from paceline.study.acceptance_cli import add_layers, add_prompts, models_of
+from paceline.study.ranges import check_ranges
 from paceline.study.report import Report
 
 
@@ -52,10 +53,7 @@ def run_drafters(args: argparse.Namespace, progress: Callable[[str], None]) -> R
     (model, layers), *more = models_of(args)
     if more:
         raise InvalidField("--target", args.target, "one MODEL or MODEL=LAYERS")
-    for name, least, most in (("budgets", 1, 64), ("temperatures", 0, 2)):
-        for value in getattr(args, name):
-            if not least <= value <= most:
-                raise InvalidField(f"--{name}", value, f"{least} to {most}")
+    check_ranges(args, {"budgets": (1, 64), "temperatures": (0, 2)})
     if min(args.new_tokens, args.per_category) < 1 or args.served_tokens < 0 or args.prompt_tokens < 32:
         got = (args.new_tokens, args.per_category, args.served_tokens, args.prompt_tokens)
         named = "--new-tokens, --per-category, --served-tokens, --prompt-tokens"

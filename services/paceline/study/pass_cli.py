@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from paceline.errors import InvalidField
 from paceline.runtime.known_models import DEFAULT_MODEL
 from paceline.study.formats import FORMATS, format_list, number_list
+from paceline.study.ranges import check_ranges
 from paceline.study.report import Report
 
 
@@ -34,9 +34,7 @@ def run_pass(args: argparse.Namespace, progress: Callable[[str], None]) -> Repor
     """Runs `study pass`."""
     dtypes = format_list(args.dtype)
     tokens, sessions = number_list("--tokens", args.tokens, 1024), number_list("--sessions", args.sessions, 256)
-    for name, least, most in (("context", 1, 65536), ("rounds", 2, 1000), ("threads", 1, 1024)):
-        if not least <= getattr(args, name) <= most:
-            raise InvalidField(f"--{name}", getattr(args, name), f"{least} to {most}")
+    check_ranges(args, {"context": (1, 65536), "rounds": (2, 1000), "threads": (1, 1024)})
 
     from paceline.runtime.store import default_store
     from paceline.study.passes import PassSettings
