@@ -40,6 +40,8 @@ class World:
     depth: int = 8  # deepest level
     slower: float = 1.0  # passes take so many times what the table says, and
     overhead_s: float = 0.0  # so much more
+    beside_s: float = 0.0  # what a drafter on the same cores takes from a step for each tree that nobody waits for
+    leftover: float = 1.0  # times as long as others that passes take after trees for several sessions were waited for
 
 
 @dataclass
@@ -125,15 +127,18 @@ def simulate(world: World, budget: int | str, sessions: int, tokens: int, budget
                 started = max(started, now + world.fixed_s + world.level_s * levels)
             turns.append(Turn(each, 1, 1, tree))  # type: ignore[arg-type]
         budgets.offered(turns, started)
+        waited = len(moving) > 1 and any(each.grant.nodes for each in moving)
+        beside_s = world.beside_s * sum(each.grant.probe > 0 for each in moving)
         seconds = budgets.times.seconds(len(turns), sum(turn.tokens + 1 for turn in turns))
         turns = worthwhile(turns, seconds, started - now)
         pass_tokens = world.costs.padded(sum(turn.tokens for turn in turns))
-        ended = started + world.slower * (world.costs.seconds(pass_tokens) or 0.0) + world.overhead_s
+        pass_s = world.slower * (world.costs.seconds(pass_tokens) or 0.0) * (world.leftover if waited else 1.0)
+        ended = started + pass_s + world.overhead_s + beside_s
+        arriving: list[tuple[SimSession, DraftTree, int]] = []
         for each, turn in zip(moving, turns, strict=True):
             if each.grant.probe:
                 probes += 1
-                tree = each.tree(each.grant.probe, world)
-                budgets.arrived(each, tree, len(each.context), growing=False)  # type: ignore[arg-type]
+                arriving.append((each, each.tree(each.grant.probe, world), len(each.context)))
             length, accepted = len(each.context), 0
             while accepted < len(turn.tree) and each.right[length + accepted]:
                 accepted += 1
@@ -144,5 +149,7 @@ def simulate(world: World, budget: int | str, sessions: int, tokens: int, budget
             if budget != "auto" and budget != 0:
                 each.calibration.learn(float(path_probs(turn.tree).sum()), accepted)
         budgets.stepped(turns, ended - started)
+        for each, tree, length in arriving:  # with the step, so that it was beside them
+            budgets.arrived(each, tree, length, growing=False)  # type: ignore[arg-type]
         now = ended
     return Run(int(emitted), now, nodes, reasons, int(probes))

@@ -8,6 +8,10 @@ for by the sessions that gain by it; if plain decoding is as quick the budget is
 Of the sessions at 0 one asks for a tree now and then without waiting for it, and follows it along the tokens that come
 anyway; where such trees would have paid, it drafts again. What is not known is hoped for, so that it is tried.
 
+Guesses err, and a drafter on the target's cores takes more than is seen in a wait: what steps with drafts or beside
+such trees have lost against plain ones is counted, and may be a small share (`Allowance`). Beyond it there is nothing
+but plain decoding for a while. Sampled and nucleus sessions are left out of it.
+
 Where hardly anybody drafts the drafter does not hear of new sessions, whose prompts it would read for nothing on cores
 that the target may share. If they are to draft after all, it reads them one by one, and the first tree of each is
 followed too.
@@ -84,6 +88,8 @@ class Budgets:
         self._kinds: dict[tuple[Proposal, bool, bool], Kind] = {}  # by proposal, greedy, nucleus
         self._steps = self._tries = 0
         self._began: _Began | None = None  # a round in which trees are waited for
+        self._waited_s = 0.0  # for trees, before the pass that is under way
+        self._emitted = 0  # tokens, by it
 
     # -- choosing -----------------------------------------------------------------------------------------------------
 
@@ -92,7 +98,7 @@ class Budgets:
         self._began = None
         auto = [each for each in sessions if each.request.wish.auto and each.rounds > 0]
         coming = sum(each.rounds == 0 for each in sessions)
-        rests = self.times.seldom(load.sessions + coming)
+        rests = self.times.seldom(load.sessions + coming) or not self.times.affords(load.sessions + coming)
         for session in sessions:
             wish = session.request.wish
             nodes = 0 if wish.auto or session.rounds == 0 else wish.budget
@@ -120,12 +126,16 @@ class Budgets:
         tried = max(USUAL, *(2 * each.largest for each in budgets))  # so that a guess is never far from what is known
         sizes = SIZES[min(most, tried) >= SIZES]
         plan = self._plan(sessions, budgets, load, sizes)
-        self.times.planned(load.sessions, drafts=plan.nodes > 0)
+        self.times.planned(load.sessions, drafts=plan.nodes > 0 and self.times.affords(load.sessions))
         wider = int(sizes[sizes <= 2 * plan.nodes][-1]) if plan.nodes else 0
         resting: list[tuple[Session, SessionBudget]] = []
+        affords, looking = self.times.affords(load.sessions), False
         reads = any(_is_read(*each) for each in zip(sessions, budgets, strict=True))
         for session, budget, drafts in zip(sessions, budgets, plan.drafts.tolist(), strict=True):
-            if drafts and _is_read(session, budget):
+            if not affords and budget.teaches:
+                told = f"drafting has lost as much as it may against plain decoding; {plan.told}"
+                session.grant = Grant(0, told, opens=False)
+            elif drafts and _is_read(session, budget):
                 self._follow_next(session, budget, min(PROBE, most), "the drafter reads the prompt")
             elif drafts and session.drafting.unheard and not session.request.wish.sampled:  # those are not followed
                 if reads:
@@ -134,7 +144,8 @@ class Budgets:
                     budget.unread = reads = True
                     self._follow_next(session, budget, min(PROBE, most), "the drafter is to read the prompt")
             elif drafts:
-                budget.drafts()
+                budget.drafts(may_look=not (looking and budget.teaches))
+                looking = looking or budget.looks
                 told = f"{wider}, to see what more bring; {plan.told}" if budget.looks else plan.told
                 session.grant = Grant(wider if budget.looks else plan.nodes, told)
             else:
@@ -217,8 +228,9 @@ class Budgets:
     def offered(self, turns: Sequence[Turn], now: float) -> None:
         """Notes the trees of these turns before they are cut; a pass of them begins `now`."""
         began, self._began = self._began, None
+        self._waited_s, self._emitted = 0.0 if began is None else max(now - began.at, 0.0), 0
         if began is not None and all(turn.step is Step.VERIFY and not turn.reads for turn in turns):
-            self.times.waits(began.sessions).learn(began.nodes, max(now - began.at, 0.0))
+            self.times.waits(began.sessions).learn(began.nodes, self._waited_s)
         for turn in turns:
             session, state = turn.session, turn.session.round
             if session.budget is not None and turn.step is Step.VERIFY and session.useful_depth:
@@ -228,14 +240,21 @@ class Budgets:
                 session.budget.offered = Offered(length, asked, turn.tree, whole)
 
     def stepped(self, turns: Sequence[Turn], seconds: float) -> None:
-        """A step of these turns, as they were run, has ended; it took so many seconds.
+        """A step of these turns, as they were run, has ended; its pass took so many seconds.
 
-        Steps beside trees that are only followed tell nothing of others.
+        Steps without a pass, all rows being held, tell nothing, and those beside trees that are only followed tell
+        nothing of others.
         """
-        if any(turn.reads or _beside(turn.session) for turn in turns) or self._costs.seconds(1) is None:
+        ran = [turn for turn in turns if turn.tokens]
+        if not ran or any(turn.reads for turn in ran) or self._costs.seconds(1) is None:
             return
-        asked = any(turn.session.grant.nodes for turn in turns)
-        self.times.stepped(len(turns), sum(turn.tokens for turn in turns), seconds, asked=asked)
+        asked = any(turn.session.grant.nodes for turn in ran)
+        beside = any(_beside(turn.session) for turn in ran)
+        if all(_ends_plainly(turn) for turn in turns):
+            took_s = self._waited_s + seconds
+            self.times.accounted(len(turns), self._emitted, took_s, tried=asked or beside)
+        if not beside:
+            self.times.stepped(len(ran), sum(turn.tokens for turn in ran), seconds, asked=asked)
 
     def arrived(self, session: Session, tree: DraftTree, base_length: int, *, growing: bool) -> None:
         """A tree has come; it is followed if it was asked for to that end, once it is whole."""
@@ -248,6 +267,7 @@ class Budgets:
     def settled(self, turn: Turn, accepted: int) -> None:
         """A round has ended with this turn; the context has moved on."""
         session, budget, nodes = turn.session, turn.session.budget, turn.session.grant.nodes
+        self._emitted += accepted + 1
         if budget is None or turn.step is not Step.VERIFY:
             return
         offered, budget.offered = budget.offered, None
@@ -299,6 +319,11 @@ class Budgets:
 def _teaches(session: Session) -> bool:
     """Whether other sessions may know what came of its trees; if not it takes nothing from others either."""
     return session.request.nucleus is None and not session.request.wish.sampled
+
+
+def _ends_plainly(turn: Turn) -> bool:
+    """True if the server chose whether it drafts, and what came of it may be known to others."""
+    return turn.session.request.wish.auto and turn.step is Step.VERIFY and _teaches(turn.session)
 
 
 def _beside(session: Session) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.runtime.costs import PassCosts
+from paceline.target.allowance import Allowance
 from paceline.target.line import Line
 from paceline.target.waits import EASE, Waits
 
@@ -27,6 +28,7 @@ class _Load:
     waits: Waits | None = None  # None: nobody has waited yet
     slowed: float = 1.0  # times as long as others that steps take for which trees were asked for
     drafted: float = 1.0  # share of the last steps in which anybody drafted
+    allowance: Allowance = field(default_factory=Allowance)
 
 
 class LoadTimes:
@@ -86,6 +88,22 @@ class LoadTimes:
             load.line.learn(table_s, min(seconds, OUTLIER * usual_s or math.inf))
         elif usual_s > 0:
             load.slowed += SLOWED * (min(seconds / usual_s, OUTLIER) - load.slowed)
+
+    def affords(self, sessions: int) -> bool:
+        """Whether drafting may be tried, or gone on with: it has not lost more than it may against plain decoding."""
+        return self._load(sessions).allowance.left
+
+    def accounted(self, sessions: int, emitted: int, seconds: float, *, tried: bool) -> None:
+        """A step without prompts has ended, in which tokens were emitted; `seconds` with waits for trees.
+
+        `tried` if it was with drafts or beside a tree that nobody waits for: such a step may lose against a plain one.
+        """
+        load = self._load(sessions)
+        if tried and load.line.known:
+            plain_s = float(self.seconds(sessions, sessions)[sessions])
+            load.allowance.account(emitted / sessions, seconds, plain_s)
+        else:
+            load.allowance.earn()
 
     def _load(self, sessions: int) -> _Load:
         return self._loads[sessions.bit_length()]

@@ -95,13 +95,14 @@ class SessionBudget:
         if self.teaches:
             self.kind.pause = pause
 
-    def drafts(self) -> None:
+    def drafts(self, *, may_look: bool) -> None:
         """A tree is asked for because it pays; the next pause is shorter.
 
-        Now and then it `looks`: a tree of up to twice the size is asked for and followed whole, soon at first.
+        Now and then it `looks`, if it may: a tree of up to twice the size is asked for and followed whole, soon at
+        first.
         """
         self.pause = max(self.pause // 2, FIRST_PAUSE)
         if self.followed is not None and self.followed.tree is None:
             self.followed = None  # the drafter leaves it for the tree that is asked for now
         self._drafted += 1
-        self.looks = self._drafted.bit_count() == 1 or self._drafted % LOOK_EVERY == 0
+        self.looks = may_look and (self._drafted.bit_count() == 1 or self._drafted % LOOK_EVERY == 0)
