@@ -98,14 +98,15 @@ def test_what_drafting_may_lose_is_bounded() -> None:
 
 
 def test_an_allowance_that_is_used_up_comes_back() -> None:
-    allowance = Allowance()
-    for _ in range(10):
+    allowance = Allowance(4)
+    for _ in range(int(MOST)):
         allowance.account(1.0, 0.02, 0.01)
     assert not allowance.left
     for _ in range(math.ceil(MOST / SHARE)):
         allowance.earn()
     assert allowance.left
-    allowance.account(1.0, 100.0, 0.01)  # something else held the step up
+    for _ in range(math.ceil(MOST / 2 / HELD_UP) + 1):
+        allowance.account(1.0, 100.0, 0.01)  # something else held the step up
     assert not allowance.left
     allowance.account(1.0 + HELD_UP, 0.01, 0.01)  # what drafting gains counts for it
     assert allowance.left
@@ -115,7 +116,7 @@ def test_a_sampled_tree_s_size_does_not_know_what_others_have_lost() -> None:
     def sizes(lost: bool) -> list[int]:
         budgets, one = Budgets(FLAT), session(WORLDS["good"], 0, 200, wish("auto", Proposal.SAMPLED))
         budgets.times.stepped(1, 1, 0.01, asked=False)
-        for _ in range(20 * lost):
+        for _ in range(int(MOST) * lost):
             budgets.times.accounted(1, 1, 0.05, tried=True)
         found = []
         for number in range(30):

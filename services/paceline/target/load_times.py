@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,11 +23,11 @@ OUTLIER = 2.0  # times what was expected: a step that took longer was held up by
 class _Load:
     """One magnitude of load."""
 
+    allowance: Allowance
     line: Line = field(default_factory=Line)  # seconds of a step by the table's
     waits: Waits | None = None  # None: nobody has waited yet
     slowed: float = 1.0  # times as long as others that steps take for which trees were asked for
     drafted: float = 1.0  # share of the last steps in which anybody drafted
-    allowance: Allowance = field(default_factory=Allowance)
 
 
 class LoadTimes:
@@ -38,7 +37,7 @@ class LoadTimes:
         """`costs`: seconds of passes by their tokens."""
         self._costs = costs
         self._table = np.zeros(0)  # [tokens + 1] seconds of a pass as it is run
-        self._loads: defaultdict[int, _Load] = defaultdict(_Load)  # by magnitude of the number of sessions
+        self._loads: dict[int, _Load] = {}  # by magnitude of the number of sessions
 
     def seconds(self, sessions: int, most: int) -> NDArray[np.float64]:
         """[at least most + 1] seconds of a step by its tokens, with so many sessions in it."""
@@ -106,7 +105,10 @@ class LoadTimes:
             load.allowance.earn()
 
     def _load(self, sessions: int) -> _Load:
-        return self._loads[sessions.bit_length()]
+        magnitude = sessions.bit_length()
+        if magnitude not in self._loads:
+            self._loads[magnitude] = _Load(Allowance(1 << max(magnitude - 1, 0)))
+        return self._loads[magnitude]
 
     def _extend(self, most: int) -> None:
         known = len(self._table)
