@@ -2,41 +2,38 @@
 
 from __future__ import annotations
 
-import math
-
-SHARE = 0.03  # of a plain step, that each step adds: the most that drafting loses in the long run
-MOST = 24.0  # plain steps that are kept at most beside one session: luck alone moves so much within a reply
+SHARE = 0.03  # of the tokens of plain steps: the most that drafting loses in the long run
+MOST = 24.0  # tokens that are put by at most: luck alone moves as much within a reply
 HELD_UP = 4.0  # plain steps that one step loses at most: one that took longer was held up by something else
 
 
 class Allowance:
-    """Counts in plain steps. Whatever drafting gains is put by, so that where it pays it may lose for a while."""
+    """Counts tokens of all sessions. What drafting gains is put by, so that where it pays it may lose for a while."""
 
-    __slots__ = ("_most", "_steps")
+    __slots__ = ("_tokens",)
 
-    def __init__(self, sessions: int) -> None:
-        """`sessions` in a step: the more there are the less luck has to do with what a step brings each."""
-        self._most = self._steps = MOST / math.sqrt(sessions)
+    def __init__(self) -> None:
+        self._tokens = MOST
 
     @property
     def left(self) -> bool:
         """True if more may be tried."""
-        return self._steps >= 0
+        return self._tokens >= 0
 
-    def earn(self) -> None:
-        """A step has passed."""
-        self._add(0.0)
+    def stepped(self, sessions: int) -> None:
+        """A plain step of so many sessions has ended."""
+        self._add(SHARE * sessions)
 
-    def account(self, tokens: float, seconds: float, plain_s: float) -> None:
+    def tried(self, sessions: int, emitted: int, seconds: float, plain_s: float) -> None:
         """A step with drafts, or beside a tree that nobody waits for, has ended.
 
         Args:
-            tokens: emitted, for each of its sessions.
+            sessions: in it.
+            emitted: tokens of them all.
             seconds: it took, waits for trees included.
-            plain_s: seconds of a plain step of these sessions.
+            plain_s: seconds of a plain step of these sessions, above 0.
         """
-        if plain_s > 0:
-            self._add(max(tokens - seconds / plain_s, -HELD_UP))
+        self._add(emitted + sessions * (SHARE - min(seconds / plain_s, 1 + HELD_UP)))
 
-    def _add(self, steps: float) -> None:
-        self._steps = min(max(self._steps + SHARE + steps, -HELD_UP), self._most)
+    def _add(self, tokens: float) -> None:
+        self._tokens = min(self._tokens + tokens, MOST)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,7 +24,7 @@ OUTLIER = 2.0  # times what was expected: a step that took longer was held up by
 class _Load:
     """One magnitude of load."""
 
-    allowance: Allowance
+    allowance: Allowance = field(default_factory=Allowance)
     line: Line = field(default_factory=Line)  # seconds of a step by the table's
     waits: Waits | None = None  # None: nobody has waited yet
     slowed: float = 1.0  # times as long as others that steps take for which trees were asked for
@@ -37,7 +38,7 @@ class LoadTimes:
         """`costs`: seconds of passes by their tokens."""
         self._costs = costs
         self._table = np.zeros(0)  # [tokens + 1] seconds of a pass as it is run
-        self._loads: dict[int, _Load] = {}  # by magnitude of the number of sessions
+        self._loads: defaultdict[int, _Load] = defaultdict(_Load)  # by magnitude of the number of sessions
 
     def seconds(self, sessions: int, most: int) -> NDArray[np.float64]:
         """[at least most + 1] seconds of a step by its tokens, with so many sessions in it."""
@@ -98,17 +99,14 @@ class LoadTimes:
         `tried` if it was with drafts or beside a tree that nobody waits for: such a step may lose against a plain one.
         """
         load = self._load(sessions)
-        if tried and load.line.known:
-            plain_s = float(self.seconds(sessions, sessions)[sessions])
-            load.allowance.account(emitted / sessions, seconds, plain_s)
+        plain_s = float(self.seconds(sessions, sessions)[sessions]) if load.line.known else 0.0
+        if tried and plain_s > 0:
+            load.allowance.tried(sessions, emitted, seconds, plain_s)
         else:
-            load.allowance.earn()
+            load.allowance.stepped(sessions)
 
     def _load(self, sessions: int) -> _Load:
-        magnitude = sessions.bit_length()
-        if magnitude not in self._loads:
-            self._loads[magnitude] = _Load(Allowance(1 << max(magnitude - 1, 0)))
-        return self._loads[magnitude]
+        return self._loads[sessions.bit_length()]
 
     def _extend(self, most: int) -> None:
         known = len(self._table)
