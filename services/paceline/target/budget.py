@@ -97,8 +97,8 @@ class Budgets:
         """Grants each of these sessions, which begin a round, its nodes."""
         self._began = None
         auto = [each for each in sessions if each.request.wish.auto and each.rounds > 0]
-        coming = sum(each.rounds == 0 for each in sessions)
-        rests = self.times.seldom(load.sessions + coming) or not self.times.affords(load.sessions + coming)
+        soon = load.sessions + sum(each.rounds == 0 for each in sessions)  # that decode
+        rests = self.times.seldom(soon) or not self.times.affords(soon)
         for session in sessions:
             wish = session.request.wish
             nodes = 0 if wish.auto or session.rounds == 0 else wish.budget
@@ -126,10 +126,10 @@ class Budgets:
         tried = max(USUAL, *(2 * each.largest for each in budgets))  # so that a guess is never far from what is known
         sizes = SIZES[min(most, tried) >= SIZES]
         plan = self._plan(sessions, budgets, load, sizes)
-        self.times.planned(load.sessions, drafts=plan.nodes > 0 and self.times.affords(load.sessions))
+        affords, looking = self.times.affords(load.sessions), False
+        self.times.planned(load.sessions, drafts=plan.nodes > 0 and affords)
         wider = int(sizes[sizes <= 2 * plan.nodes][-1]) if plan.nodes else 0
         resting: list[tuple[Session, SessionBudget]] = []
-        affords, looking = self.times.affords(load.sessions), False
         reads = any(_is_read(*each) for each in zip(sessions, budgets, strict=True))
         for session, budget, drafts in zip(sessions, budgets, plan.drafts.tolist(), strict=True):
             if not affords and budget.teaches:
@@ -149,7 +149,7 @@ class Budgets:
                 told = f"{wider}, to see what more bring; {plan.told}" if budget.looks else plan.told
                 session.grant = Grant(wider if budget.looks else plan.nodes, told)
             else:
-                session.grant = Grant(0, plan.told, opens=not _teaches(session))
+                session.grant = Grant(0, plan.told, opens=not budget.teaches)
                 resting.append((session, budget))
         if resting:
             read = [each for each in resting if not each[0].drafting.unheard] or resting
@@ -250,7 +250,7 @@ class Budgets:
             return
         asked = any(turn.session.grant.nodes for turn in ran)
         beside = any(_beside(turn.session) for turn in ran)
-        if all(_ends_plainly(turn) for turn in turns):
+        if all(_is_accounted(turn) for turn in turns):
             took_s = self._waited_s + seconds
             self.times.accounted(len(turns), self._emitted, took_s, tried=asked or beside)
         if not beside:
@@ -321,7 +321,7 @@ def _teaches(session: Session) -> bool:
     return session.request.nucleus is None and not session.request.wish.sampled
 
 
-def _ends_plainly(turn: Turn) -> bool:
+def _is_accounted(turn: Turn) -> bool:
     """True if the server chose whether it drafts, and what came of it may be known to others."""
     return turn.session.request.wish.auto and turn.step is Step.VERIFY and _teaches(turn.session)
 
