@@ -11,11 +11,12 @@ import numpy as np
 from paceline.runtime.costs import PassCosts
 from paceline.speculation.modes import Proposal, Selection, WaitFor
 from paceline.speculation.tree import DraftTree
-from paceline.target.budget import Budgets, Load
+from paceline.target.budget import Budgets
 from paceline.target.calibration import Calibration
 from paceline.target.context import Context
 from paceline.target.grant import Grant
 from paceline.target.pace import Pace
+from paceline.target.plan import Load
 from paceline.target.request import DraftWish
 from paceline.target.session_budget import SessionBudget
 from paceline.target.turn import Turn
@@ -100,7 +101,9 @@ def session(world: World, number: int, tokens: int, wanted: DraftWish) -> SimSes
     positions = tokens + 200
     chance = np.random.default_rng(number).random(positions)
     quality = world.quality[number % len(world.quality)]
-    request = SimpleNamespace(wish=wanted, nucleus=None, sampling=SimpleNamespace(greedy=True))
+    request = SimpleNamespace(
+        wish=wanted, nucleus=None, sampling=SimpleNamespace(greedy=True), shares_outcome=not wanted.sampled
+    )
     right = chance < np.asarray([quality(each) for each in range(positions)])
     return SimSession(request, Context(np.zeros(1, np.int32), np.zeros(0, np.int32), positions), right, quality)
 

@@ -15,12 +15,13 @@ from paceline.speculation.modes import Proposal, Selection, WaitFor
 from paceline.speculation.shape import scheduled_shape
 from paceline.speculation.tree import DraftTree
 from paceline.target.allowance import HELD_UP, MOST, SHARE, Allowance
-from paceline.target.budget import Budgets, Load
+from paceline.target.budget import Budgets
 from paceline.target.context import Context
 from paceline.target.gains import MOST_NODES, SIZES, Gains, means_beside
 from paceline.target.grant import Grant
 from paceline.target.line import Line
 from paceline.target.load_times import LoadTimes
+from paceline.target.plan import Load
 from paceline.target.request import DraftWish
 from paceline.target.session_budget import FIRST_PAUSE, LONGEST_PAUSE, Kind, Offered, SessionBudget
 from paceline.target.turn import Turn
@@ -329,7 +330,7 @@ def test_a_tree_that_is_followed_is_judged_when_it_is_whole() -> None:
 
 
 def test_a_tree_that_is_waited_for_takes_the_place_of_one_that_has_not_come() -> None:
-    held = SessionBudget(Kind(), teaches=True)
+    held = SessionBudget(Kind(), shares=True)
     held.followed = Offered(3, 8)
     held.drafts(may_look=True)
     assert held.followed is None, "the drafter leaves it unfinished, and the next look would wait for it"
@@ -506,18 +507,30 @@ def test_a_tree_tells_of_its_size_and_of_smaller_ones() -> None:
     assert tokens[64] == pytest.approx(tokens[8] + 56 * further), "further nodes bring what the last ones did"
     for _ in range(20):
         gains.learn(np.zeros(0, np.int64), verified=0, asked=8, whole=False)
-    assert gains.means()[1].max() < 0.15, "larger trees are not hoped for where smaller ones bring nothing"
+    assert gains.means()[1].max() < 0.5, "larger trees are not hoped for where smaller ones bring nothing"
 
 
 def test_others_tell_what_larger_trees_would_bring() -> None:
-    own, others = Gains(0.9), Gains(0.9)
-    for _ in range(40):
+    own, others = Gains(0.99), Gains(0.99)
+    for _ in range(400):
         own.learn(np.asarray([0]), verified=4, asked=4, whole=False)
         others.learn(np.asarray([0, 1, 6]), verified=8, asked=8, whole=False)
     by_size = dict(zip(SIZES.tolist(), means_beside([own], [others.means()])[0, 1].tolist(), strict=True))
     assert by_size[4] == pytest.approx(1, rel=0.1)
     assert by_size[8] == pytest.approx(by_size[4] * 3 / 2, rel=0.1)
     assert own.largest == 4
+
+
+def test_sizes_are_compared_within_trees() -> None:
+    """Large trees were asked for in bad times and small ones in good times: the small ones do not look better for it."""
+    gains = Gains(1.0)
+    for number in range(100):
+        gains.learn(np.asarray([0, 5] if number % 4 == 0 else [], dtype=np.int64), verified=8, asked=8, whole=False)
+        gains.learn(np.asarray([0, 1]), verified=2, asked=2, whole=False)
+    nodes, tokens = (dict(zip(SIZES.tolist(), each.tolist(), strict=True)) for each in gains.means())
+    assert tokens[2] == pytest.approx((0.25 + 2) / 2, rel=0.05)
+    assert tokens[8] > 1.4 * tokens[2], "twice as many as two nodes, in the same trees"
+    assert nodes[8] == pytest.approx(8, rel=0.05)
 
 
 def test_a_drafter_that_has_no_more_tells_of_larger_trees_too() -> None:
@@ -609,11 +622,11 @@ def test_a_load_is_drafted_for_seldom_after_some_steps_without() -> None:
 
 def test_pauses_of_earlier_sessions_tell_nothing_where_noise_may_come_again() -> None:
     kind = Kind()
-    taught = SessionBudget(kind, teaches=True)
+    taught = SessionBudget(kind, shares=True)
     for _ in range(4):
         taught.rested()
-    assert SessionBudget(kind, teaches=True).pause == LONGEST_PAUSE // 2
-    alone = SessionBudget(kind, teaches=False)
+    assert SessionBudget(kind, shares=True).pause == LONGEST_PAUSE // 2
+    alone = SessionBudget(kind, shares=False)
     assert alone.pause == FIRST_PAUSE
     alone.looked(right=True)
     assert kind.pause == LONGEST_PAUSE

@@ -30,17 +30,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from paceline.runtime.costs import PassCosts
-from paceline.speculation.modes import Proposal, Selection, WaitFor
+from paceline.speculation.modes import Proposal
 from paceline.speculation.shape import DEEPEST, scheduled_shape
 from paceline.speculation.tree import DraftTree
 from paceline.target.calibration import Calibration
 from paceline.target.fallback import Fallback
-from paceline.target.gains import MOST_NODES, NODES, SIZES, TOKENS, means_beside
+from paceline.target.gains import MOST_NODES, SIZES
 from paceline.target.grant import Grant
 from paceline.target.load_times import LoadTimes
+from paceline.target.plan import Load, best_plan
 from paceline.target.session import Session
 from paceline.target.session_budget import Kind, Offered, SessionBudget
 from paceline.target.turn import Step, Turn
@@ -48,20 +48,8 @@ from paceline.target.worth import path_probs
 
 USUAL = 8  # nodes at most where no tree was seen yet, or passes are not measured
 PROBE = 8  # nodes of a tree that is only followed, or tried after a pause
-SLACK = 0.01  # share of tokens per second by which a size may be worse than the best
-LEAD = 0.02  # share by which drafting must be better than none: the best of many guesses is a hopeful one
 AT_REST = 4  # sessions at rest; pauses between tries are longer by as many times as there are more
 _LEARNT = (None, Fallback.LATE, Fallback.LOAD)  # fallbacks that say something of the trees
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What the sessions' choices share."""
-
-    now: float  # seconds on the engine's clock
-    sessions: int  # that decode: a plain token each in the next pass
-    reading: int  # prompt tokens in it
-    most: int  # draft nodes that a session may have
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +57,6 @@ class _Began:
     sessions: int  # of the load
     at: float  # seconds on the engine's clock
     nodes: int  # asked for at most
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Plan:
-    nodes: int  # of a tree; 0: nobody drafts
-    drafts: NDArray[np.bool_]  # [S] which sessions draft
-    told: str
 
 
 class Budgets:
@@ -102,7 +83,7 @@ class Budgets:
         for session in sessions:
             wish = session.request.wish
             nodes = 0 if wish.auto or session.rounds == 0 else wish.budget
-            session.grant = Grant(nodes, opens=not (wish.auto and rests and _teaches(session)))
+            session.grant = Grant(nodes, opens=not (wish.auto and rests and session.request.shares_outcome))
         if not auto:
             return
         self._steps += 1
@@ -125,79 +106,34 @@ class Budgets:
         most = min(load.most, *(each.request.wish.budget for each in sessions))
         tried = max(USUAL, *(2 * each.largest for each in budgets))  # so that a guess is never far from what is known
         sizes = SIZES[min(most, tried) >= SIZES]
-        plan = self._plan(sessions, budgets, load, sizes)
+        plan = best_plan(sessions, budgets, load, self.times, sizes)
         affords, looking = self.times.affords(load.sessions), False
         self.times.planned(load.sessions, drafts=plan.nodes > 0 and affords)
         wider = int(sizes[sizes <= 2 * plan.nodes][-1]) if plan.nodes else 0
         resting: list[tuple[Session, SessionBudget]] = []
         reads = any(_is_read(*each) for each in zip(sessions, budgets, strict=True))
         for session, budget, drafts in zip(sessions, budgets, plan.drafts.tolist(), strict=True):
-            if not affords and budget.teaches:
+            if not affords and budget.shares:
                 told = f"drafting has lost as much as it may against plain decoding; {plan.told}"
                 session.grant = Grant(0, told, opens=False)
-            elif drafts and _is_read(session, budget):
+            elif not drafts:
+                session.grant = Grant(0, plan.told, opens=not budget.shares)
+                resting.append((session, budget))
+            elif session.drafting.unheard and budget.shares and reads:
+                session.grant = Grant(0, f"the drafter reads another prompt; {plan.told}", opens=False)
+            elif (session.drafting.unheard and budget.shares) or _is_read(session, budget):
+                budget.unread = reads = True
                 self._follow_next(session, budget, min(PROBE, most), "the drafter reads the prompt")
-            elif drafts and session.drafting.unheard and not session.request.wish.sampled:  # those are not followed
-                if reads:
-                    session.grant = Grant(0, f"the drafter reads another prompt; {plan.told}", opens=False)
-                else:
-                    budget.unread = reads = True
-                    self._follow_next(session, budget, min(PROBE, most), "the drafter is to read the prompt")
-            elif drafts:
-                budget.drafts(may_look=not (looking and budget.teaches))
+            else:
+                budget.drafts(may_look=not (looking and budget.shares))
                 looking = looking or budget.looks
                 told = f"{wider}, to see what more bring; {plan.told}" if budget.looks else plan.told
                 session.grant = Grant(wider if budget.looks else plan.nodes, told)
-            else:
-                session.grant = Grant(0, plan.told, opens=not budget.teaches)
-                resting.append((session, budget))
         if resting:
             read = [each for each in resting if not each[0].drafting.unheard] or resting
             next_one = read[self._tries % len(read)]
             if self._steps % (next_one[1].pause * -(-len(resting) // AT_REST)) == 0:
                 self._try(*next_one, most, plan.told)
-
-    def _plan(
-        self, sessions: Sequence[Session], budgets: Sequence[SessionBudget], load: Load, sizes: NDArray[np.int64]
-    ) -> _Plan:
-        """The size, and the sessions that ask for it, which give most tokens per second."""
-        count, plain_tokens = load.sessions, load.sessions + load.reading
-        others = {id(each.kind): each.kind.gains.means() for each in budgets}  # once for all sessions of a kind
-        means = means_beside([each.gains for each in budgets], [others[id(each.kind)] for each in budgets])
-        means = means[:, :, : len(sizes)]  # [S, 2, R]
-        seconds = self.times.seconds(count, plain_tokens + int(sizes[-1]) * len(sessions))
-        row_s = float(seconds[1])
-        rows = sum(_overlaps(each) for each in sessions)  # rounds of two passes, each with a token of its own
-        order = np.argsort(-means[:, TOKENS], axis=0, kind="stable")  # [S, R] those that gain most first
-        gained, verified = (
-            np.take_along_axis(means[:, each], order, axis=0).cumsum(axis=0) for each in (TOKENS, NODES)
-        )
-        pass_s = self.times.slowed(count) * np.interp(plain_tokens + verified, np.arange(len(seconds)), seconds)
-        wait_s = self._exposed(sessions, load, sizes, row_s)
-        rates = (count + rows + gained) / (pass_s + rows * row_s + wait_s)  # [S, R], for the first 1 to S of them
-        plain = count / float(seconds[plain_tokens])
-        drafting, size = (int(each) for each in np.unravel_index(np.argmax(rates), rates.shape))
-        size = int(np.argmax(rates[drafting] >= (1 - SLACK) * rates[drafting, size]))
-        drafts = np.zeros(len(sessions), dtype=bool)
-        told = (
-            f"{int(sizes[size])} nodes for {drafting + 1} of {count} sessions: {rates[drafting, size]:.1f} tokens/s "
-            f"with {gained[drafting, size] / (drafting + 1):.2f} accepted and {wait_s[size] * 1e3:.1f} ms of "
-            f"waiting; plain {plain:.1f}"
-        )
-        if rates[drafting, size] < (1 + LEAD) * plain:
-            return _Plan(0, drafts, f"plain pays more. {told}")
-        drafts[order[: drafting + 1, size]] = True
-        return _Plan(int(sizes[size]), drafts, told)
-
-    def _exposed(
-        self, sessions: Sequence[Session], load: Load, sizes: NDArray[np.int64], row_s: float
-    ) -> NDArray[np.float64]:
-        """[R] seconds that all wait for trees of these sizes; nothing where nobody would wait."""
-        waiting = [each for each in sessions if not each.drafting.suspended and not _never_waits(each, load)]
-        if waiting and all(_overlaps(each) for each in waiting):
-            longest = max((each.pace.draft_s or 0.0) for each in waiting)
-            return np.full(len(sizes), max(longest - row_s, 0.0))
-        return self.times.waits(load.sessions).at(sizes) if waiting else np.zeros(len(sizes))
 
     def _try(self, session: Session, budget: SessionBudget, most: int, reason: str) -> None:
         """Drafts for one of those that rest, after its pause. What its tree tells, it tells of all of its kind.
@@ -304,26 +240,21 @@ class Budgets:
     @staticmethod
     def _learn(session: Session, budget: SessionBudget, promised: float, accepted: int) -> None:
         session.calibration.learn(promised, accepted)
-        if budget.teaches:
+        if budget.shares:
             budget.kind.calibration.learn(promised, accepted)
 
     def _of(self, session: Session) -> SessionBudget:
         if session.budget is None:
             request, nucleus = session.request, session.request.nucleus is not None
             kind = self._kinds.setdefault((request.wish.proposal, request.sampling.greedy, nucleus), Kind())
-            session.budget = SessionBudget(kind, teaches=_teaches(session))
+            session.budget = SessionBudget(kind, shares=request.shares_outcome)
             session.calibration = Calibration(kind.calibration.factor)
         return session.budget
 
 
-def _teaches(session: Session) -> bool:
-    """Whether other sessions may know what came of its trees; if not it takes nothing from others either."""
-    return session.request.nucleus is None and not session.request.wish.sampled
-
-
 def _is_accounted(turn: Turn) -> bool:
     """True if the server chose whether it drafts, and what came of it may be known to others."""
-    return turn.session.request.wish.auto and turn.step is Step.VERIFY and _teaches(turn.session)
+    return turn.session.request.wish.auto and turn.step is Step.VERIFY and turn.session.request.shares_outcome
 
 
 def _beside(session: Session) -> bool:
@@ -334,14 +265,3 @@ def _beside(session: Session) -> bool:
 def _is_read(session: Session, budget: SessionBudget) -> bool:
     """True while the drafter reads the prompt of a session that it has heard of late."""
     return budget.unread and session.drafting.held
-
-
-def _overlaps(session: Session) -> bool:
-    """True if a row pass runs while its tree is drafted."""
-    wish = session.request.wish
-    rule = session.pace.rule if wish.selection is Selection.AUTO else wish.selection
-    return rule in (Selection.DRAW_FIRST, Selection.RERANK)
-
-
-def _never_waits(session: Session, load: Load) -> bool:
-    return session.request.wish.wait is WaitFor.NEVER and load.sessions == 1

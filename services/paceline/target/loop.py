@@ -19,13 +19,14 @@ from paceline.runtime.runner import ModelRunner
 from paceline.speculation.tree import ROOT
 from paceline.speculation.verify import Walk
 from paceline.target.allot import StepBudget
-from paceline.target.budget import Budgets, Load
+from paceline.target.budget import Budgets
 from paceline.target.counters import Counters
 from paceline.target.events import Cancel, EngineEvent, Resume, Stop, Submit
 from paceline.target.execute import Failed, Ran, execute, try_out
 from paceline.target.finish import FinishReason
 from paceline.target.inbox import Inbox
 from paceline.target.outbox import Outbox
+from paceline.target.plan import Load
 from paceline.target.port import DraftFault, LinkDown, LinkUp, TreeArrived
 from paceline.target.progress import Progress
 from paceline.target.record import RoundObserver, RoundRecord

@@ -65,6 +65,11 @@ class SessionRequest:
     deadline: float | None = None  # on the engine's clock, seconds; None for none
 
     @property
+    def shares_outcome(self) -> bool:
+        """Whether others may know what its noise led to: not if trees of a replay must not know it."""
+        return self.nucleus is None and not self.wish.sampled
+
+    @property
     def teaches(self) -> bool:
-        """Whether a drafter may learn from the reply: trees of a replay must not know what its noise had led to."""
-        return self.learn and self.nucleus is None and not self.wish.sampled
+        """Whether a drafter may learn from the reply."""
+        return self.learn and self.shares_outcome

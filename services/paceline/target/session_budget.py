@@ -23,7 +23,7 @@ class Kind:
 
     gains: Gains = field(default_factory=lambda: Gains(KIND_MEMORY))
     calibration: Calibration = field(default_factory=Calibration)
-    pause: int = FIRST_PAUSE  # of the session that was tried last, if it teaches
+    pause: int = FIRST_PAUSE  # of the session that was tried last, if it shares
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,13 +57,13 @@ class Offered:
 class SessionBudget:
     """State of one session. Compute thread only."""
 
-    __slots__ = ("_drafted", "followed", "gains", "kind", "looks", "offered", "pause", "teaches", "unread")
+    __slots__ = ("_drafted", "followed", "gains", "kind", "looks", "offered", "pause", "shares", "unread")
 
-    def __init__(self, kind: Kind, *, teaches: bool) -> None:
-        """`teaches`: whether others of its kind learn from its trees."""
-        self.kind, self.teaches = kind, teaches
+    def __init__(self, kind: Kind, *, shares: bool) -> None:
+        """`shares`: whether others of its kind learn from its trees."""
+        self.kind, self.shares = kind, shares
         self.gains = Gains(MEMORY)
-        self.pause = max(kind.pause // 2, FIRST_PAUSE) if teaches else FIRST_PAUSE
+        self.pause = max(kind.pause // 2, FIRST_PAUSE) if shares else FIRST_PAUSE
         self._drafted = 0  # rounds with a tree
         self.looks = False  # its round is to tell what more nodes bring than are asked for otherwise
         self.offered: Offered | None = None  # in the round that is under way
@@ -77,7 +77,7 @@ class SessionBudget:
 
     def learn(self, offered: Offered, places: NDArray[np.int64], verified: int) -> None:
         """Takes a tree in, see `Gains.learn`."""
-        for gains in (self.gains, self.kind.gains) if self.teaches else (self.gains,):
+        for gains in (self.gains, self.kind.gains) if self.shares else (self.gains,):
             gains.learn(places, verified, offered.asked, whole=offered.whole)
 
     def rested(self) -> None:
@@ -92,7 +92,7 @@ class SessionBudget:
 
     def _rest(self, pause: int) -> None:
         self.pause = pause
-        if self.teaches:
+        if self.shares:
             self.kind.pause = pause
 
     def drafts(self, *, may_look: bool) -> None:
