@@ -13,7 +13,8 @@ from paceline.drafter.config import DrafterConfig
 from paceline.errors import InvalidField
 from paceline.prompt_file import Prompt
 from paceline.study import study_budget as study_module
-from paceline.study.budget import BudgetSettings, in_common, kept_turns
+from paceline.study.arrivals import in_common, of_decoding
+from paceline.study.budget import BudgetSettings, kept_turns
 from paceline.study.budget_cli import run_budget
 from paceline.study.cli import add_parser
 from paceline.study.parts import Parts
@@ -36,6 +37,11 @@ def test_tokens_count_while_all_replies_are_decoded() -> None:
     second = [(1.0, 1), (2.0, 3), (2.5, 1)]
     assert in_common([first]) == (7, 3.0)
     assert in_common([first, second]) == (5, 1.5)
+
+
+def test_decoding_begins_when_the_prompt_is_read() -> None:
+    assert of_decoding([(0.0, 1), (3.0, 2), (4.0, 1)]) == [(3.0, 2), (4.0, 1)]
+    assert of_decoding([(0.0, 8)]) == [(0.0, 8)]
 
 
 def test_every_budget_stands_everywhere_in_the_order() -> None:

@@ -295,7 +295,7 @@ def gains_after(rounds: int, drawn: DraftTree, cut_to: int, depth: int = 64) -> 
         one.rounds += 1
         budgets.settled(turn, 0)
     assert one.budget is not None
-    return one.budget.gains.largest, one.budget.gains.means()[1].tolist()
+    return one.budget.gains.largest, one.budget.gains.means().tokens.tolist()
 
 
 def test_a_tree_that_load_has_cut_says_nothing_of_larger_ones() -> None:
@@ -306,7 +306,7 @@ def test_a_tree_that_load_has_cut_says_nothing_of_larger_ones() -> None:
 
 def test_a_round_that_has_no_use_for_a_tree_says_nothing_of_trees() -> None:
     chain = DraftTree.build([1] * 8, range(-1, 7))
-    assert gains_after(3, chain, cut_to=0, depth=0) == (0, Gains(0.9).means()[1].tolist())
+    assert gains_after(3, chain, cut_to=0, depth=0) == (0, Gains(0.9).means().tokens.tolist())
     assert gains_after(3, chain, cut_to=0)[0] > 0
 
 
@@ -325,7 +325,7 @@ def test_a_tree_that_is_followed_is_judged_when_it_is_whole() -> None:
     one.context.append([8])
     budgets.settled(Turn(one, 1, 1), 0)  # type: ignore[arg-type]
     assert one.budget.followed is None
-    tokens = dict(zip(SIZES.tolist(), one.budget.gains.means()[1].tolist(), strict=True))
+    tokens = dict(zip(SIZES.tolist(), one.budget.gains.means().tokens.tolist(), strict=True))
     assert tokens[6] > 4, "six of its eight nodes were right"
 
 
@@ -497,37 +497,43 @@ def test_a_tree_tells_of_its_size_and_of_smaller_ones() -> None:
     gains = Gains(0.5)
     assert gains.largest == 0
     for _ in range(40):
-        gains.learn(np.asarray([0, 2, 5]), verified=7, asked=8, whole=False)
+        gains.learn(np.asarray([0, 2, 5]), np.full(7, 0.5), asked=8, whole=False)
     assert gains.largest == 8
-    nodes, tokens = (dict(zip(SIZES.tolist(), each.tolist(), strict=True)) for each in gains.means())
+    nodes, tokens = (
+        dict(zip(SIZES.tolist(), each.tolist(), strict=True)) for each in (gains.means().nodes, gains.means().tokens)
+    )
     for size, count, expected in ((1, 1, 1), (2, 2, 1), (3, 3, 2), (6, 6, 3), (8, 7, 3)):
         assert nodes[size] == pytest.approx(count, rel=0.2)
         assert tokens[size] == pytest.approx(expected, rel=0.2)
     further = (tokens[8] - tokens[6]) / 2
     assert tokens[64] == pytest.approx(tokens[8] + 56 * further), "further nodes bring what the last ones did"
     for _ in range(20):
-        gains.learn(np.zeros(0, np.int64), verified=0, asked=8, whole=False)
-    assert gains.means()[1].max() < 0.5, "larger trees are not hoped for where smaller ones bring nothing"
+        gains.learn(np.zeros(0, np.int64), np.zeros(0), asked=8, whole=False)
+    assert gains.means().tokens.max() < 0.5, "larger trees are not hoped for where smaller ones bring nothing"
 
 
 def test_others_tell_what_larger_trees_would_bring() -> None:
     own, others = Gains(0.99), Gains(0.99)
     for _ in range(400):
-        own.learn(np.asarray([0]), verified=4, asked=4, whole=False)
-        others.learn(np.asarray([0, 1, 6]), verified=8, asked=8, whole=False)
-    by_size = dict(zip(SIZES.tolist(), means_beside([own], [others.means()])[0, 1].tolist(), strict=True))
+        own.learn(np.asarray([0]), np.full(4, 0.25), asked=4, whole=False)
+        others.learn(np.asarray([0, 1, 6]), np.full(8, 0.375), asked=8, whole=False)
+    by_size = dict(zip(SIZES.tolist(), means_beside([own], [others.means()]).tokens[0].tolist(), strict=True))
     assert by_size[4] == pytest.approx(1, rel=0.1)
     assert by_size[8] == pytest.approx(by_size[4] * 3 / 2, rel=0.1)
     assert own.largest == 4
 
 
 def test_sizes_are_compared_within_trees() -> None:
-    """Large trees were asked for in bad times and small ones in good times: the small ones do not look better for it."""
+    """Large trees asked for in bad times and small ones in good times do not make the small ones look better."""
     gains = Gains(1.0)
     for number in range(100):
-        gains.learn(np.asarray([0, 5] if number % 4 == 0 else [], dtype=np.int64), verified=8, asked=8, whole=False)
-        gains.learn(np.asarray([0, 1]), verified=2, asked=2, whole=False)
-    nodes, tokens = (dict(zip(SIZES.tolist(), each.tolist(), strict=True)) for each in gains.means())
+        gains.learn(
+            np.asarray([0, 5] if number % 4 == 0 else [], dtype=np.int64), np.full(8, 0.0625), asked=8, whole=False
+        )
+        gains.learn(np.asarray([0, 1]), np.full(2, 1.0), asked=2, whole=False)
+    nodes, tokens = (
+        dict(zip(SIZES.tolist(), each.tolist(), strict=True)) for each in (gains.means().nodes, gains.means().tokens)
+    )
     assert tokens[2] == pytest.approx((0.25 + 2) / 2, rel=0.05)
     assert tokens[8] > 1.4 * tokens[2], "twice as many as two nodes, in the same trees"
     assert nodes[8] == pytest.approx(8, rel=0.05)
@@ -536,8 +542,8 @@ def test_sizes_are_compared_within_trees() -> None:
 def test_a_drafter_that_has_no_more_tells_of_larger_trees_too() -> None:
     gains = Gains(1.0)
     for _ in range(50):
-        gains.learn(np.asarray([0]), verified=2, asked=8, whole=True)
-    nodes, tokens = gains.means()
+        gains.learn(np.asarray([0]), np.full(2, 0.5), asked=8, whole=True)
+    nodes, tokens = gains.means().nodes, gains.means().tokens
     assert gains.largest == MOST_NODES
     assert nodes[2:] == pytest.approx(2, abs=0.2)
     assert tokens == pytest.approx(1, abs=0.1)
@@ -628,5 +634,5 @@ def test_pauses_of_earlier_sessions_tell_nothing_where_noise_may_come_again() ->
     assert SessionBudget(kind, shares=True).pause == LONGEST_PAUSE // 2
     alone = SessionBudget(kind, shares=False)
     assert alone.pause == FIRST_PAUSE
-    alone.looked(right=True)
+    alone.learn(Offered(3, 8), np.asarray([0]), np.full(8, 0.5))
     assert kind.pause == LONGEST_PAUSE

@@ -15,8 +15,7 @@ from typing import Any
 import torch
 
 from paceline.runtime.number_format import FORMATS
-
-Arrivals = list[tuple[float, int]]  # (seconds of a monotone clock, tokens that came then), in order
+from paceline.study.arrivals import Arrivals
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
+from paceline.study.arrivals import Arrivals, in_common, of_decoding
 from paceline.study.parts import Parts
 from paceline.study.ratios import turned
 from paceline.study.turns import Turns
@@ -42,9 +43,7 @@ class BudgetSettings:
 
 @dataclass(frozen=True, slots=True)
 class _Reply:
-    """Arrivals of one reply."""
-
-    arrivals: Sequence[tuple[float, int]]  # seconds, tokens that came then
+    arrivals: Arrivals  # of its decoding
     finish: Finish
 
 
@@ -111,21 +110,10 @@ async def _batch(
     }
 
 
-def in_common(arrivals: Sequence[Sequence[tuple[float, int]]]) -> tuple[int, float]:
-    """Tokens, and seconds, from the last reply's first arrival to the first reply's last one.
-
-    Args:
-        arrivals: of each reply, (seconds, tokens) in order.
-    """
-    start = max(each[0][0] for each in arrivals)
-    end = min(each[-1][0] for each in arrivals)
-    return sum(count for each in arrivals for at, count in each if start < at <= end), end - start
-
-
 async def _reply(
     client: AsyncClient, prompt: Sequence[int], settings: BudgetSettings, budget: Budget, seed: int
 ) -> _Reply:
-    arrivals: list[tuple[float, int]] = []
+    arrivals: Arrivals = []
     async for event in client.generate(
         Tokens(prompt),
         max_tokens=settings.new_tokens,
@@ -138,5 +126,5 @@ async def _reply(
         if isinstance(event, Delta):
             arrivals.append((time.perf_counter(), len(event.token_ids)))
         else:
-            return _Reply(arrivals, event)
+            return _Reply(of_decoding(arrivals), event)
     raise RuntimeError("the stream ended without a finish")

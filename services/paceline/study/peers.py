@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from paceline.study.bare import Arrivals
+from paceline.study.arrivals import Arrivals
 from paceline.study.intervals import Interval, ratio_interval
 from paceline.study.parts import Parts
 from paceline.study.ratios import Ratio, ratio_by_prompt, turned

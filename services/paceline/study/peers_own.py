@@ -13,8 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from paceline.drafter.config import DrafterConfig
-from paceline.study.bare import Arrivals
-from paceline.study.budget import in_common
+from paceline.study.arrivals import Arrivals, in_common, of_decoding
 from paceline.study.parts import Parts
 from paceline.study.peers import Decoded, System
 from paceline.study.ratios import Ratio, ratio_of
@@ -124,7 +123,7 @@ class Own:
             if isinstance(event, Delta) and event.token_ids:
                 arrivals.append((time.perf_counter(), len(event.token_ids)))
                 tokens += event.token_ids
-        return tokens, arrivals
+        return tokens, of_decoding(arrivals)
 
 
 def over_alone(together_s: Sequence[float], alone_s: Sequence[float]) -> dict[str, float]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from paceline.study.arrivals import Arrivals, in_common, of_decoding
 from paceline_client.client import AsyncClient
 from paceline_client.replies import Delta, Finish
 from paceline_client.request import Tokens
@@ -16,35 +17,35 @@ AT_ONCE = 16  # replies that are served to the store together
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A reply and the seconds from its first token to its last."""
+    """A reply, and its decoding once the prompt is read."""
 
     tokens: int
+    decoded: int  # of them, in the seconds
     decode_s: float
     rounds: int
     drafted: int
 
     @property
     def per_token_s(self) -> float:
-        """Seconds a token after the first."""
-        return self.decode_s / max(1, self.tokens - 1)
+        """Seconds a token."""
+        return self.decode_s / max(1, self.decoded)
 
 
 async def timed_reply(client: AsyncClient, prompt: Sequence[int], new_tokens: int, *, draft: bool) -> Timed:
     """A greedy reply of `new_tokens`, which is not learned."""
-    first_at = last_at = 0.0
+    arrivals: Arrivals = []
     finish: Finish | None = None
     async for event in client.generate(
         Tokens(prompt), max_tokens=new_tokens, temperature=0.0, draft=draft, ignore_eos=True, learn=False
     ):
         if isinstance(event, Delta):
-            last_at = time.perf_counter()
-            first_at = first_at or last_at
+            arrivals.append((time.perf_counter(), len(event.token_ids)))
         else:
             finish = event
     assert finish is not None, "the client raises if the stream ends without a finish"
-    return Timed(
-        finish.usage.completion_tokens, last_at - first_at, finish.speculation.rounds, finish.speculation.drafted
-    )
+    decoded, decode_s = in_common([of_decoding(arrivals)])
+    spent = finish.speculation
+    return Timed(finish.usage.completion_tokens, decoded, decode_s, spent.rounds, spent.drafted)
 
 
 async def serve(

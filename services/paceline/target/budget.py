@@ -26,10 +26,12 @@ nucleus ones begin with nothing: their trees must not know what the noise of an 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from paceline.runtime.costs import PassCosts
 from paceline.speculation.modes import Proposal
@@ -40,14 +42,15 @@ from paceline.target.fallback import Fallback
 from paceline.target.gains import MOST_NODES, SIZES
 from paceline.target.grant import Grant
 from paceline.target.load_times import LoadTimes
-from paceline.target.plan import Load, best_plan
+from paceline.target.plan import Load, Plan, best_plan
 from paceline.target.session import Session
-from paceline.target.session_budget import Kind, Offered, SessionBudget
+from paceline.target.session_budget import FIRST_PAUSE, Kind, Offered, SessionBudget
 from paceline.target.turn import Step, Turn
 from paceline.target.worth import path_probs
 
 USUAL = 8  # nodes at most where no tree was seen yet, or passes are not measured
-PROBE = 8  # nodes of a tree that is only followed, or tried after a pause
+TRYING = 0.05  # share of a plain step that trees may take, in the mean, which are tried while plain decoding pays more
+PROBE = 8  # nodes of a tree that is only followed
 AT_REST = 4  # sessions at rest; pauses between tries are longer by as many times as there are more
 _LEARNT = (None, Fallback.LATE, Fallback.LOAD)  # fallbacks that say something of the trees
 
@@ -71,6 +74,7 @@ class Budgets:
         self._began: _Began | None = None  # a round in which trees are waited for
         self._waited_s = 0.0  # for trees, before the pass that is under way
         self._emitted = 0  # tokens, by it
+        self._reads = False  # whether a drafter may have read a prompt meanwhile
 
     # -- choosing -----------------------------------------------------------------------------------------------------
 
@@ -108,8 +112,8 @@ class Budgets:
         sizes = SIZES[min(most, tried) >= SIZES]
         plan = best_plan(sessions, budgets, load, self.times, sizes)
         affords, looking = self.times.affords(load.sessions), False
-        self.times.planned(load.sessions, drafts=plan.nodes > 0 and affords)
-        wider = int(sizes[sizes <= 2 * plan.nodes][-1]) if plan.nodes else 0
+        self.times.planned(load.sessions, drafts=plan.pays and affords)
+        wider = int(sizes[sizes <= 2 * plan.nodes][-1])
         resting: list[tuple[Session, SessionBudget]] = []
         reads = any(_is_read(*each) for each in zip(sessions, budgets, strict=True))
         for session, budget, drafts in zip(sessions, budgets, plan.drafts.tolist(), strict=True):
@@ -130,25 +134,29 @@ class Budgets:
                 told = f"{wider}, to see what more bring; {plan.told}" if budget.looks else plan.told
                 session.grant = Grant(wider if budget.looks else plan.nodes, told)
         if resting:
-            read = [each for each in resting if not each[0].drafting.unheard] or resting
-            next_one = read[self._tries % len(read)]
-            if self._steps % (next_one[1].pause * -(-len(resting) // AT_REST)) == 0:
-                self._try(*next_one, most, plan.told)
+            self._try(resting, load, plan)
 
-    def _try(self, session: Session, budget: SessionBudget, most: int, reason: str) -> None:
+    def _try(self, resting: Sequence[tuple[Session, SessionBudget]], load: Load, plan: Plan) -> None:
         """Drafts for one of those that rest, after its pause. What its tree tells, it tells of all of its kind.
 
-        For all of them at once, or as often, a drafter on the same cores would take more than trees bring.
+        For all of them at once, or as often, a drafter on the same cores would take more than trees bring. There it may
+        also take less to wait for the tree, and to have what it brings, than to follow it beside a plain step.
         """
+        read = [each for each in resting if not each[0].drafting.unheard] or resting
+        session, budget = read[self._tries % len(read)]
+        follow_s = self.times.follow_s(load.sessions)
+        follows = session.request.shares_outcome and follow_s <= plan.lost_s
+        dear = min(follow_s, plan.lost_s) / (TRYING * FIRST_PAUSE * self.times.plain_s(load.sessions))
+        if self._steps % (budget.pause * -(-len(resting) // AT_REST) * max(math.ceil(dear), 1)) > 0:
+            return
         self._tries += 1
         if budget.followed is not None:
             return
         budget.rested()
-        nodes = min(PROBE, most)
-        if session.request.wish.sampled:
-            session.grant = Grant(nodes, f"a try after a pause; {reason}")
+        if follows:
+            self._follow_next(session, budget, min(PROBE, load.most), plan.told)
         else:
-            self._follow_next(session, budget, nodes, reason)
+            session.grant = Grant(plan.nodes, f"a try after a pause; {plan.told}")
 
     @staticmethod
     def _follow_next(session: Session, budget: SessionBudget, nodes: int, reason: str) -> None:
@@ -165,7 +173,8 @@ class Budgets:
         """Notes the trees of these turns before they are cut; a pass of them begins `now`."""
         began, self._began = self._began, None
         self._waited_s, self._emitted = 0.0 if began is None else max(now - began.at, 0.0), 0
-        if began is not None and all(turn.step is Step.VERIFY and not turn.reads for turn in turns):
+        self._reads = any(turn.session.grant.nodes and not _is_heard(turn.session) for turn in turns)
+        if began is not None and all(turn.step is Step.VERIFY and not turn.reads for turn in turns) and not self._reads:
             self.times.waits(began.sessions).learn(began.nodes, self._waited_s)
         for turn in turns:
             session, state = turn.session, turn.session.round
@@ -178,8 +187,8 @@ class Budgets:
     def stepped(self, turns: Sequence[Turn], seconds: float) -> None:
         """A step of these turns, as they were run, has ended; its pass took so many seconds.
 
-        Steps without a pass, all rows being held, tell nothing, and those beside trees that are only followed tell
-        nothing of others.
+        Steps without a pass, all rows being held, tell nothing. Those while a drafter reads a prompt, or beside trees
+        that are only followed, tell nothing of others.
         """
         ran = [turn for turn in turns if turn.tokens]
         if not ran or any(turn.reads for turn in ran) or self._costs.seconds(1) is None:
@@ -189,8 +198,13 @@ class Budgets:
         if all(_is_accounted(turn) for turn in turns):
             took_s = self._waited_s + seconds
             self.times.accounted(len(turns), self._emitted, took_s, tried=asked or beside)
+        tokens = sum(turn.tokens for turn in ran)
+        if self._reads:
+            return
         if not beside:
-            self.times.stepped(len(ran), sum(turn.tokens for turn in ran), seconds, asked=asked)
+            self.times.stepped(len(ran), tokens, seconds, asked=asked)
+        elif not asked:
+            self.times.followed(len(ran), tokens, seconds)
 
     def arrived(self, session: Session, tree: DraftTree, base_length: int, *, growing: bool) -> None:
         """A tree has come; it is followed if it was asked for to that end, once it is whole."""
@@ -199,6 +213,7 @@ class Budgets:
             return
         if budget.followed.base_length == base_length:
             budget.followed, budget.unread = Offered(base_length, budget.followed.asked, tree), False
+            budget.heard = True
 
     def settled(self, turn: Turn, accepted: int) -> None:
         """A round has ended with this turn; the context has moved on."""
@@ -210,10 +225,14 @@ class Budgets:
         self._follow(session, budget)
         if not nodes or offered is None or turn.fallback not in _LEARNT:
             return
+        if turn.fallback is not Fallback.LATE:
+            budget.heard = True
+        elif not budget.heard:
+            return  # the drafter reads the prompt
         if session.request.wish.sampled:  # by the shape, whatever was drawn
             shape = scheduled_shape(nodes if len(turn.tree) else 0, DEEPEST)
             leftmost = [int(np.argmax(shape.depths == depth)) for depth in range(1, accepted + 1)]
-            budget.learn(Offered(offered.base_length, nodes), np.asarray(leftmost, dtype=np.int64), len(shape))
+            budget.learn(Offered(offered.base_length, nodes), np.asarray(leftmost, dtype=np.int64), path_probs(shape))
             return
         if budget.looks and budget.followed is None:  # what was cut off is judged by the tokens to come
             budget.looks, budget.followed = False, offered
@@ -221,8 +240,7 @@ class Budgets:
             return
         places = offered.places(session.context, accepted)
         assert places is not None
-        self._learn(session, budget, float(path_probs(turn.tree).sum()), accepted)
-        budget.learn(offered, places, len(turn.tree))
+        self._learn(session, budget, offered, places, turn.tree)
 
     def _follow(self, session: Session, budget: SessionBudget) -> None:
         """Takes the tree that is followed in, once the tokens emitted since have left it."""
@@ -231,17 +249,18 @@ class Budgets:
             return
         places = followed.places(session.context)
         if places is not None and followed.tree is not None:
-            self._learn(session, budget, float(path_probs(followed.tree).sum()), len(places))
-            budget.learn(followed, places, len(followed.tree))
-            budget.looked(right=len(places) > 0)
+            self._learn(session, budget, followed, places, followed.tree)
+            budget.followed = None
         elif len(session.context) - followed.base_length > MOST_NODES:
             budget.followed, budget.unread = None, False  # it never came
 
     @staticmethod
-    def _learn(session: Session, budget: SessionBudget, promised: float, accepted: int) -> None:
-        session.calibration.learn(promised, accepted)
-        if budget.shares:
-            budget.kind.calibration.learn(promised, accepted)
+    def _learn(
+        session: Session, budget: SessionBudget, offered: Offered, places: NDArray[np.int64], verified: DraftTree
+    ) -> None:
+        probs = path_probs(verified)
+        session.calibration.learn(float(probs.sum()), len(places))
+        budget.learn(offered, places, probs)
 
     def _of(self, session: Session) -> SessionBudget:
         if session.budget is None:
@@ -260,6 +279,11 @@ def _is_accounted(turn: Turn) -> bool:
 def _beside(session: Session) -> bool:
     """True while a tree of it is drafted that nobody waits for."""
     return session.budget is not None and session.budget.followed is not None and session.budget.followed.tree is None
+
+
+def _is_heard(session: Session) -> bool:
+    """False until a tree has come of a session for which the server chooses: its drafter reads the prompt first."""
+    return session.budget is None or session.budget.heard
 
 
 def _is_read(session: Session, budget: SessionBudget) -> bool:

@@ -17,6 +17,7 @@ from paceline.target.waits import EASE, Waits
 LATELY = 0.95  # weight that the past keeps per step in the share of steps with drafts
 SELDOM = 0.35  # such a share; some 20 steps without drafts lead there
 SLOWED = 0.1  # how far one step moves how much longer steps take for which trees were asked for
+BESIDE = 0.2  # the same of steps beside trees that are only followed
 OUTLIER = 2.0  # times what was expected: a step that took longer was held up by something else
 
 
@@ -28,6 +29,7 @@ class _Load:
     line: Line = field(default_factory=Line)  # seconds of a step by the table's
     waits: Waits | None = None  # None: nobody has waited yet
     slowed: float = 1.0  # times as long as others that steps take for which trees were asked for
+    beside: float = 1.0  # times as long as others that steps take beside a tree that is only followed
     drafted: float = 1.0  # share of the last steps in which anybody drafted
 
 
@@ -73,6 +75,7 @@ class LoadTimes:
         self.waits(sessions).ease()
         load = self._load(sessions)
         load.slowed = 1.0 + EASE * (load.slowed - 1.0)
+        load.beside = 1.0 + EASE * (load.beside - 1.0)
 
     def stepped(self, sessions: int, tokens: int, seconds: float, *, asked: bool) -> None:
         """A step has ended; `asked` if trees were asked for.
@@ -89,6 +92,21 @@ class LoadTimes:
         elif usual_s > 0:
             load.slowed += SLOWED * (min(seconds / usual_s, OUTLIER) - load.slowed)
 
+    def followed(self, sessions: int, tokens: int, seconds: float) -> None:
+        """A step beside a tree that is only followed has ended."""
+        load = self._load(sessions)
+        usual_s = float(self.seconds(sessions, tokens)[tokens])
+        if load.line.known and usual_s > 0:
+            load.beside += BESIDE * (min(seconds / usual_s, OUTLIER) - load.beside)
+
+    def follow_s(self, sessions: int) -> float:
+        """Seconds that a plain step takes longer beside a tree that is only followed."""
+        return (self._load(sessions).beside - 1.0) * self.plain_s(sessions)
+
+    def plain_s(self, sessions: int) -> float:
+        """Seconds of a plain step."""
+        return float(self.seconds(sessions, sessions)[sessions])
+
     def affords(self, sessions: int) -> bool:
         """Whether drafting may be tried, or gone on with: it has not lost more than it may against plain decoding."""
         return self._load(sessions).allowance.left
@@ -99,7 +117,7 @@ class LoadTimes:
         `tried` if it was with drafts or beside a tree that nobody waits for: such a step may lose against a plain one.
         """
         load = self._load(sessions)
-        plain_s = float(self.seconds(sessions, sessions)[sessions]) if load.line.known else 0.0
+        plain_s = self.plain_s(sessions) if load.line.known else 0.0
         if tried and plain_s > 0:
             load.allowance.tried(sessions, emitted, seconds, plain_s)
         else:

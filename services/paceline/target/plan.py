@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.speculation.modes import Selection, WaitFor
-from paceline.target.gains import NODES, TOKENS, means_beside
+from paceline.target.gains import means_beside
 from paceline.target.load_times import LoadTimes
 from paceline.target.session import Session
 from paceline.target.session_budget import SessionBudget
@@ -32,9 +32,15 @@ class Load:
 class Plan:
     """What pays most."""
 
-    nodes: int  # of a tree; 0: nobody drafts
-    drafts: NDArray[np.bool_]  # [S] which sessions draft
+    nodes: int  # of the best trees
+    drafts: NDArray[np.bool_]  # [S] which sessions draft; nobody where plain decoding pays more
+    lost_s: float  # that a step takes longer with the best trees than plain decoding would for its tokens
     told: str  # why
+
+    @property
+    def pays(self) -> bool:
+        """Whether anybody drafts."""
+        return bool(self.drafts.any())
 
 
 def best_plan(
@@ -55,18 +61,20 @@ def best_plan(
     count, plain_tokens = load.sessions, load.sessions + load.reading
     others = {id(each.kind): each.kind.gains.means() for each in budgets}  # once for all sessions of a kind
     means = means_beside([each.gains for each in budgets], [others[id(each.kind)] for each in budgets])
-    means = means[:, :, : len(sizes)]  # [S, 2, R]
+    brought, nodes = means.tokens[:, : len(sizes)], means.nodes[:, : len(sizes)]  # [S, R]
     seconds = times.seconds(count, plain_tokens + int(sizes[-1]) * len(sessions))
     row_s = float(seconds[1])
     rows = sum(_overlaps(each) for each in sessions)  # rounds of two passes, each with a token of its own
-    order = np.argsort(-means[:, TOKENS], axis=0, kind="stable")  # [S, R] those that gain most first
-    gained, verified = (np.take_along_axis(means[:, each], order, axis=0).cumsum(axis=0) for each in (TOKENS, NODES))
+    order = np.argsort(-brought, axis=0, kind="stable")  # [S, R] those that gain most first
+    gained, verified = (np.take_along_axis(each, order, axis=0).cumsum(axis=0) for each in (brought, nodes))
     pass_s = times.slowed(count) * np.interp(plain_tokens + verified, np.arange(len(seconds)), seconds)
     wait_s = _exposed(sessions, load, times, sizes, row_s)
-    rates = (count + rows + gained) / (pass_s + rows * row_s + wait_s)  # [S, R], for the first 1 to S of them
+    tokens, step_s = count + rows + gained, pass_s + rows * row_s + wait_s  # [S, R], for the first 1 to S of them
+    rates = tokens / step_s
     plain = count / float(seconds[plain_tokens])
     drafting, size = (int(each) for each in np.unravel_index(np.argmax(rates), rates.shape))
     size = int(np.argmax(rates[drafting] >= (1 - SLACK) * rates[drafting, size]))
+    lost_s = max(float((step_s - tokens / plain)[drafting, size]), 0.0)
     drafts = np.zeros(len(sessions), dtype=bool)
     told = (
         f"{int(sizes[size])} nodes for {drafting + 1} of {count} sessions: {rates[drafting, size]:.1f} tokens/s "
@@ -74,9 +82,10 @@ def best_plan(
         f"waiting; plain {plain:.1f}"
     )
     if rates[drafting, size] < (1 + LEAD) * plain:
-        return Plan(0, drafts, f"plain pays more. {told}")
-    drafts[order[: drafting + 1, size]] = True
-    return Plan(int(sizes[size]), drafts, told)
+        told = f"plain pays more. {told}"
+    else:
+        drafts[order[: drafting + 1, size]] = True
+    return Plan(int(sizes[size]), drafts, lost_s, told)
 
 
 def _exposed(

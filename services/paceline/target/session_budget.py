@@ -57,7 +57,7 @@ class Offered:
 class SessionBudget:
     """State of one session. Compute thread only."""
 
-    __slots__ = ("_drafted", "followed", "gains", "kind", "looks", "offered", "pause", "shares", "unread")
+    __slots__ = ("_drafted", "followed", "gains", "heard", "kind", "looks", "offered", "pause", "shares", "unread")
 
     def __init__(self, kind: Kind, *, shares: bool) -> None:
         """`shares`: whether others of its kind learn from its trees."""
@@ -68,6 +68,7 @@ class SessionBudget:
         self.looks = False  # its round is to tell what more nodes bring than are asked for otherwise
         self.offered: Offered | None = None  # in the round that is under way
         self.followed: Offered | None = None
+        self.heard = False  # a tree of it has come
         self.unread = False  # what is followed comes once the drafter has read the prompt
 
     @property
@@ -75,20 +76,18 @@ class SessionBudget:
         """Nodes of the largest tree of which anything is known, of its own or of its kind; 0 if nothing is."""
         return max(self.gains.largest, self.kind.gains.largest)
 
-    def learn(self, offered: Offered, places: NDArray[np.int64], verified: int) -> None:
-        """Takes a tree in, see `Gains.learn`."""
+    def learn(self, offered: Offered, places: NDArray[np.int64], probs: NDArray[np.float64]) -> None:
+        """Takes a tree in, see `Gains.learn`. If any of it was right, one is tried soon after a pause."""
+        if len(places):
+            self._rest(FIRST_PAUSE)
+        if self.shares:
+            self.kind.calibration.learn(float(probs.sum()), len(places))
         for gains in (self.gains, self.kind.gains) if self.shares else (self.gains,):
-            gains.learn(places, verified, offered.asked, whole=offered.whole)
+            gains.learn(places, probs, offered.asked, whole=offered.whole)
 
     def rested(self) -> None:
         """A tree was asked for after a pause; the next pause is longer."""
         self._rest(min(2 * self.pause, LONGEST_PAUSE))
-
-    def looked(self, *, right: bool) -> None:
-        """The tree that was followed is known; if any of it was right the next one is followed soon."""
-        self.followed = None
-        if right:
-            self._rest(FIRST_PAUSE)
 
     def _rest(self, pause: int) -> None:
         self.pause = pause
