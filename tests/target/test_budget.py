@@ -17,10 +17,11 @@ from paceline.speculation.tree import DraftTree
 from paceline.target.allowance import HELD_UP, MOST, SHARE, Allowance
 from paceline.target.budget import Budgets
 from paceline.target.context import Context
+from paceline.target.fallback import Fallback
 from paceline.target.gains import MOST_NODES, SIZES, Gains, means_beside
 from paceline.target.grant import Grant
 from paceline.target.line import Line
-from paceline.target.load_times import LoadTimes
+from paceline.target.load_times import ANEW, LoadTimes
 from paceline.target.plan import Load
 from paceline.target.request import DraftWish
 from paceline.target.session_budget import FIRST_PAUSE, LONGEST_PAUSE, Kind, Offered, SessionBudget
@@ -494,9 +495,9 @@ def test_a_line_neither_falls_nor_starts_below_zero(near: float, far: float) -> 
 
 
 def test_a_tree_tells_of_its_size_and_of_smaller_ones() -> None:
-    gains = Gains(0.5)
+    gains = Gains(0.9)
     assert gains.largest == 0
-    for _ in range(40):
+    for _ in range(100):
         gains.learn(np.asarray([0, 2, 5]), np.full(7, 0.5), asked=8, whole=False)
     assert gains.largest == 8
     nodes, tokens = (
@@ -505,9 +506,11 @@ def test_a_tree_tells_of_its_size_and_of_smaller_ones() -> None:
     for size, count, expected in ((1, 1, 1), (2, 2, 1), (3, 3, 2), (6, 6, 3), (8, 7, 3)):
         assert nodes[size] == pytest.approx(count, rel=0.2)
         assert tokens[size] == pytest.approx(expected, rel=0.2)
-    further = (tokens[8] - tokens[6]) / 2
-    assert tokens[64] == pytest.approx(tokens[8] + 56 * further), "further nodes bring what the last ones did"
-    for _ in range(20):
+    promised = dict(zip(SIZES.tolist(), gains.means().promised.tolist(), strict=True))
+    further = (promised[8] - promised[6]) / 2
+    assert promised[64] == pytest.approx(promised[8] + 56 * further), "further nodes promise what the last ones did"
+    assert tokens[64] / promised[64] == pytest.approx(tokens[8] / promised[8]), "and as much of it is kept"
+    for _ in range(100):
         gains.learn(np.zeros(0, np.int64), np.zeros(0), asked=8, whole=False)
     assert gains.means().tokens.max() < 0.5, "larger trees are not hoped for where smaller ones bring nothing"
 
@@ -611,6 +614,39 @@ def test_steps_with_drafts_are_known_to_be_slower_only_beside_others() -> None:
     for _ in range(400):
         times.rested(4)
     assert times.slowed(4) < 1.1, "it is believed a little less with every step without drafts"
+
+
+@pytest.mark.parametrize("sessions", [1, 4])
+def test_plain_steps_of_several_sessions_are_measured_now_and_then(sessions: int) -> None:
+    """Their passes are learned from steps without drafts, which there may be none of; a session alone waits."""
+    run = simulate(World(FLAT, [GOOD], **SUFFIX), "auto", sessions, 1000)
+    plain_at = [step for step, reason in enumerate(run.reasons[::sessions]) if reason.startswith("a plain step")]
+    if sessions == 1:
+        assert not plain_at
+    else:
+        assert plain_at[0] == 0
+        assert np.diff(plain_at).max() == ANEW + 1
+
+
+def test_prompts_that_a_drafter_reads_are_not_taken_for_what_trees_take() -> None:
+    """The first tree of a session comes late, and the pass beside it takes longer."""
+    budgets, one = Budgets(FLAT), session(WORLDS["good"], 0, 200, wish("auto"))
+    known: list[object] = []
+    for number in range(4):
+        budgets.begin([one], Load(float(number), 1, 0, 64))  # type: ignore[list-item]
+        assert one.grant.nodes > 0
+        tree = one.tree(8, WORLDS["good"]) if number > 1 else DraftTree.empty()
+        turn = Turn(one, 1, 1, tree, fallback=None if number > 1 else Fallback.LATE)  # type: ignore[arg-type]
+        budgets.offered([turn], number + 0.5)
+        one.context.append([1])
+        one.rounds += 1
+        budgets.settled(turn, 0)
+        budgets.stepped([turn], 0.4)
+        assert one.budget is not None
+        known.append((one.budget.gains.largest, budgets.times.waits(1).at(SIZES).tolist(), budgets.times.plain_s(1)))
+    assert known[0] == known[1] == (0, [0.0] * len(SIZES), FLAT.seconds(1))
+    assert known[2] != known[1], "it has come"
+    assert known[3] != known[2]
 
 
 def test_a_load_is_drafted_for_seldom_after_some_steps_without() -> None:

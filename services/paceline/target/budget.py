@@ -107,6 +107,11 @@ class Budgets:
 
     def _choose(self, sessions: Sequence[Session], load: Load) -> None:
         budgets = [self._of(each) for each in sessions]
+        if self.times.is_due(load.sessions):
+            self.times.planned(load.sessions, drafts=False)
+            for session in sessions:
+                session.grant = Grant(0, "a plain step, to see what it takes")
+            return
         most = min(load.most, *(each.request.wish.budget for each in sessions))
         tried = max(USUAL, *(2 * each.largest for each in budgets))  # so that a guess is never far from what is known
         sizes = SIZES[min(most, tried) >= SIZES]

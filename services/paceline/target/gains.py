@@ -85,17 +85,26 @@ class Gains:
 
     def means(self) -> Means:
         """What is known where there are no others' trees to guess by; the arrays are [R]."""
-        found = np.empty((2, len(SIZES)))
+        found, kept = np.empty((2, len(SIZES))), np.empty(len(SIZES))
+        known = self._known
         last = np.asarray([1.0, HOPED])  # what a node has added
         found[:, 0] = (self._sums[:, 0] + PRIOR * last) / (self._weights[0] + PRIOR)
+        kept[0] = (self._accepted[0] + KEPT) / (self._sums[PROMISED, 0] + KEPT)
         for at in range(1, len(SIZES)):
+            guess = known[at] + (1.0 - known[at]) * kept[at - 1]
+            kept[at] = (self._accepted[at] + KEPT * guess) / (self._sums[PROMISED, at] + KEPT)
             below, nodes = found[:, at - 1], SIZES[at] - SIZES[at - 1]
             added = self._sums[:, at] - self._smaller[:, at]
             beside = self._smaller[:, at] + LEAST * self._weights[at]
             growth = (added + PRIOR * last * nodes) / (beside + PRIOR * (below + LEAST))
             found[:, at] = below + growth * (below + LEAST)
             last = (found[:, at] - below) / nodes
-        return Means(found[NODES], found[PROMISED], (self._accepted + KEPT) / (self._sums[PROMISED] + KEPT))
+        return Means(found[NODES], found[PROMISED], kept)
+
+    @property
+    def _known(self) -> NDArray[np.float64]:  # [R]
+        """Share of the trees that told of each size."""
+        return np.ones(len(SIZES)) if self._weights[0] == 0 else self._weights / self._weights[0]
 
 
 def means_beside(gains: Sequence[Gains], others: Sequence[Means]) -> Means:
@@ -117,5 +126,10 @@ def means_beside(gains: Sequence[Gains], others: Sequence[Means]) -> Means:
         below = found[:, :, at - 1] + LEAST
         grown = (added[:, :, at] + OTHERS * growth[:, :, at - 1] * below) / (beside[:, :, at] + OTHERS * below)
         found[:, :, at] = found[:, :, at - 1] + grown * below
-    kept = np.stack([each.kept for each in others])
-    return Means(found[:, NODES], found[:, PROMISED], (accepted + OTHERS * kept) / (sums[:, PROMISED] + OTHERS))
+    kept, known = np.stack([each.kept for each in others]), np.stack([each._known for each in gains])
+    beyond = np.ones(len(gains))  # times as many as others that are kept, to guess by for sizes of which less is known
+    for at in range(len(SIZES)):
+        guess = OTHERS * kept[:, at] * (known[:, at] + (1.0 - known[:, at]) * beyond)
+        own = (accepted[:, at] + guess) / (sums[:, PROMISED, at] + OTHERS)
+        beyond, kept[:, at] = own / kept[:, at], own
+    return Means(found[:, NODES], found[:, PROMISED], kept)

@@ -18,6 +18,7 @@ LATELY = 0.95  # weight that the past keeps per step in the share of steps with 
 SELDOM = 0.35  # such a share; some 20 steps without drafts lead there
 SLOWED = 0.1  # how far one step moves how much longer steps take for which trees were asked for
 BESIDE = 0.2  # the same of steps beside trees that are only followed
+SOON, ANEW = 4, 64  # steps with drafts between plain ones: until one was measured, and from then on
 OUTLIER = 2.0  # times what was expected: a step that took longer was held up by something else
 
 
@@ -31,6 +32,7 @@ class _Load:
     slowed: float = 1.0  # times as long as others that steps take for which trees were asked for
     beside: float = 1.0  # times as long as others that steps take beside a tree that is only followed
     drafted: float = 1.0  # share of the last steps in which anybody drafted
+    since: int = ANEW  # steps since a plain one
 
 
 class LoadTimes:
@@ -69,6 +71,12 @@ class LoadTimes:
         """A step is to come, with drafts or without."""
         load = self._load(sessions)
         load.drafted = LATELY * load.drafted + (1 - LATELY) * drafts
+        load.since = load.since + 1 if drafts else 0
+
+    def is_due(self, sessions: int) -> bool:
+        """Whether a plain step is due, to know what passes take by themselves; see `stepped`."""
+        load = self._load(sessions)
+        return sessions > 1 and load.since >= (ANEW if load.line.known else SOON)
 
     def rested(self, sessions: int) -> None:
         """Nobody asks for a tree in a step: what trees have cost is believed a little less, so that they are tried."""
