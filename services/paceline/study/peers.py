@@ -17,7 +17,7 @@ from paceline.study.turns import Turns
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A greedy reply. Prefill is left out: the time is that from the first arrival to the last."""
+    """A greedy reply. The time is that from the first arrival given to the last, of decoding alone."""
 
     tokens: tuple[int, ...]
     seconds: float

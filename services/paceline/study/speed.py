@@ -101,7 +101,7 @@ async def study_speed(settings: SpeedSettings, out: Path | None, progress: Progr
         {"model": settings.model, "dtype": settings.dtype, "new_tokens": settings.new_tokens, "prompts": len(prompts)},
         rows,
         notes=[
-            "ratio: seconds of the baseline over ours, per token; above 1 ours is faster",
+            "ratio: seconds of the baseline over ours, per token once the prompt is read; above 1 ours is faster",
             "low and high bound 95 % of what these prompts give, if each is measured twice or more",
             "low_prompts and high_prompts bound it for other prompts like these: they hold the spread between prompts",
             "ceiling: tokens a round over the cost of a pass of the mean size, one token's pass being 1",

@@ -136,7 +136,7 @@ async def study_peers(settings: PeerSettings, out: Path | None, progress: Callab
         [finite(row) for row in table],
         notes=[
             f"threads of every system: {settings.threads}; our drafter has {settings.drafter_threads} of its own",
-            "greedy, one request at a time, the same prompt tokens; times are from a reply's first token to its last",
+            "greedy, one request at a time, the same prompt tokens; times are of decoding, once the prompt is read",
             "low and high bound tokens_per_s for other prompts like these, with 95 %",
             "equal_to_own_plain: replies with the tokens of our plain decoding, in the same format for ours and in"
             " float32 for the others; near_ties: of the rest, those whose first difference is a near-tie",

@@ -1,12 +1,14 @@
 """How many draft nodes each session asks for, where the request leaves that to the server (`auto`).
 
-The rule is tokens per second of all sessions. For each size of tree it is known what trees of that size have brought
-each session lately (`Gains`), how long a pass has waited for them, and what a pass with their nodes takes: the table of
-pass costs, brought to what steps at this load have taken (`LoadTimes`). The size with most tokens per second is asked
-for by the sessions that gain by it; if plain decoding is as quick the budget is 0: nobody waits, nobody verifies.
+The rule is tokens per second of all sessions. For each size of tree it is known what trees of that size have promised
+each session lately, and how much of it was kept (`Gains`), how long a pass has waited for them, and what a pass with
+their nodes takes: the table of pass costs, brought to what steps at this load have taken (`LoadTimes`). The size with
+most tokens per second is asked for by the sessions that gain by it (`best_plan`); if plain decoding is as quick the
+budget is 0: nobody waits, nobody verifies.
 
-Of the sessions at 0 one asks for a tree now and then without waiting for it, and follows it along the tokens that come
-anyway; where such trees would have paid, it drafts again. What is not known is hoped for, so that it is tried.
+Of the sessions at 0 one is tried now and then: it asks for a tree without waiting for it, and follows it along the
+tokens that come anyway, or waits where that takes less; where such trees would have paid, it drafts again. What is not
+known is hoped for, so that it is tried.
 
 Guesses err, and a drafter on the target's cores takes more than is seen in a wait: what steps with drafts or beside
 such trees have lost against plain ones is counted, and may be a small share (`Allowance`). Beyond it there is nothing
