@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from paceline.target.fallback import Fallback
 from paceline.target.gains import MOST_NODES, SIZES, Gains, means_beside
 from paceline.target.grant import Grant
 from paceline.target.line import Line
-from paceline.target.load_times import ANEW, LoadTimes
+from paceline.target.load_times import ANEW, BEGIN, LoadTimes
 from paceline.target.plan import Load
 from paceline.target.request import DraftWish
 from paceline.target.session_budget import FIRST_PAUSE, LONGEST_PAUSE, Kind, Offered, SessionBudget
@@ -628,6 +629,22 @@ def test_plain_steps_of_several_sessions_are_measured_now_and_then(sessions: int
         assert np.diff(plain_at).max() == ANEW + 1
 
 
+def test_few_of_many_sessions_begin_to_draft_where_it_is_dear() -> None:
+    """What drafting takes at a load is a guess until it was done, and so is what it brings."""
+    steep = PassCosts({tokens: 0.01 + 0.0004 * max(tokens - 16, 0) for tokens in range(1, 257)})
+
+    def drafting(costs: PassCosts) -> list[int]:
+        nodes = simulate(World(costs, [RIGHT], **SUFFIX), "auto", 16, 60).nodes
+        counts = [sum(each[step] > 0 for each in nodes) for step in range(6)]
+        return [count for count in counts if count]
+
+    assert drafting(FLAT)[1] == 16, "the first trees ever are of those that they pay for"
+    first = drafting(steep)
+    assert first[0] <= BEGIN
+    assert all(after <= BEGIN * before for before, after in pairwise(first))
+    assert first[-1] > BEGIN
+
+
 def test_prompts_that_a_drafter_reads_are_not_taken_for_what_trees_take() -> None:
     """The first tree of a session comes late, and the pass beside it takes longer."""
     budgets, one = Budgets(FLAT), session(WORLDS["good"], 0, 200, wish("auto"))
@@ -653,12 +670,12 @@ def test_a_load_is_drafted_for_seldom_after_some_steps_without() -> None:
     times = LoadTimes(FLAT)
     assert not times.seldom(4)
     for _ in range(25):
-        times.planned(4, drafts=False)
+        times.planned(4, drafting=0)
     assert times.seldom(4)
     assert times.seldom(7), "the same magnitude"
     assert not times.seldom(8)
     for _ in range(25):
-        times.planned(4, drafts=True)
+        times.planned(4, drafting=1)
     assert not times.seldom(4)
 
 

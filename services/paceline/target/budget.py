@@ -109,17 +109,16 @@ class Budgets:
 
     def _choose(self, sessions: Sequence[Session], load: Load) -> None:
         budgets = [self._of(each) for each in sessions]
-        if self.times.is_due(load.sessions):
-            self.times.planned(load.sessions, drafts=False)
+        if self.times.takes_plain_step(load.sessions):
             for session in sessions:
-                session.grant = Grant(0, "a plain step, to see what it takes")
+                session.grant = Grant(0, "a plain step, to see what it takes", opens=False)
             return
         most = min(load.most, *(each.request.wish.budget for each in sessions))
         tried = max(USUAL, *(2 * each.largest for each in budgets))  # so that a guess is never far from what is known
         sizes = SIZES[min(most, tried) >= SIZES]
         plan = best_plan(sessions, budgets, load, self.times, sizes)
         affords, looking = self.times.affords(load.sessions), False
-        self.times.planned(load.sessions, drafts=plan.pays and affords)
+        self.times.planned(load.sessions, drafting=int(plan.drafts.sum()) if affords else 0)
         wider = int(sizes[sizes <= 2 * plan.nodes][-1])
         resting: list[tuple[Session, SessionBudget]] = []
         reads = any(_is_read(*each) for each in zip(sessions, budgets, strict=True))

@@ -19,6 +19,7 @@ SELDOM = 0.35  # such a share; some 20 steps without drafts lead there
 SLOWED = 0.1  # how far one step moves how much longer steps take for which trees were asked for
 BESIDE = 0.2  # the same of steps beside trees that are only followed
 SOON, ANEW = 4, 64  # steps with drafts between plain ones: until one was measured, and from then on
+BEGIN = 4  # sessions at most that draft after a step in which nobody did; times as many after others
 OUTLIER = 2.0  # times what was expected: a step that took longer was held up by something else
 
 
@@ -32,6 +33,7 @@ class _Load:
     slowed: float = 1.0  # times as long as others that steps take for which trees were asked for
     beside: float = 1.0  # times as long as others that steps take beside a tree that is only followed
     drafted: float = 1.0  # share of the last steps in which anybody drafted
+    drafting: int = 0  # sessions that drafted in the last step
     since: int = ANEW  # steps since a plain one
 
 
@@ -67,16 +69,24 @@ class LoadTimes:
         """True if hardly anybody has drafted lately."""
         return self._load(sessions).drafted < SELDOM
 
-    def planned(self, sessions: int, *, drafts: bool) -> None:
-        """A step is to come, with drafts or without."""
+    def planned(self, sessions: int, *, drafting: int) -> None:
+        """A step is to come in which so many sessions draft."""
         load = self._load(sessions)
-        load.drafted = LATELY * load.drafted + (1 - LATELY) * drafts
-        load.since = load.since + 1 if drafts else 0
+        load.drafted = LATELY * load.drafted + (1 - LATELY) * (drafting > 0)
+        load.drafting = drafting
+        load.since = load.since + 1 if drafting else 0
 
-    def is_due(self, sessions: int) -> bool:
-        """Whether a plain step is due, to know what passes take by themselves; see `stepped`."""
+    def most_drafting(self, sessions: int) -> int:
+        """Sessions that may draft in a step: four times as many as in the last one, so that a guess costs little."""
+        return BEGIN * max(self._load(sessions).drafting, 1)
+
+    def takes_plain_step(self, sessions: int) -> bool:
+        """Whether the step to come is to be plain, to know what passes take by themselves; see `stepped`."""
         load = self._load(sessions)
-        return sessions > 1 and load.since >= (ANEW if load.line.known else SOON)
+        due = sessions > 1 and load.since >= (ANEW if load.line.known else SOON)
+        if due:
+            load.since = 0
+        return due
 
     def rested(self, sessions: int) -> None:
         """Nobody asks for a tree in a step: what trees have cost is believed a little less, so that they are tried."""

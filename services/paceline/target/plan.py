@@ -16,6 +16,7 @@ from paceline.target.session_budget import SessionBudget
 
 SLACK = 0.01  # share of tokens per second by which a size may be worse than the best
 LEAD = 0.02  # share by which drafting must be better than none: the best of many guesses is a hopeful one
+RISK = 0.25  # share of a plain step that a step may take longer with the trees of more sessions than drafted before
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,8 @@ def best_plan(
     if rates[drafting, size] < (1 + LEAD) * plain:
         told = f"plain pays more. {told}"
     else:
-        drafts[order[: drafting + 1, size]] = True
+        safe = int(np.sum(step_s[:, size] <= (1 + RISK) * count / plain))
+        drafts[order[: min(drafting + 1, max(times.most_drafting(count), safe)), size]] = True
     return Plan(int(sizes[size]), drafts, lost_s, told)
 
 
