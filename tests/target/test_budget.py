@@ -36,6 +36,7 @@ from target.test_rules import scored
 CPU = PassCosts({1: 0.025, 2: 0.027, 4: 0.031, 8: 0.041, 12: 0.053, 16: 0.064, 24: 0.088, 32: 0.11})
 BUMPY = PassCosts({1: 0.025, 2: 0.045, 3: 0.047, 4: 0.033, 5: 0.05, 8: 0.036, 12: 0.07, 16: 0.06, 24: 0.1, 32: 0.1})
 FLAT = PassCosts({1: 0.01, 8: 0.0104, 16: 0.011, 32: 0.012})
+STEEP = PassCosts({tokens: 0.01 + 0.00015 * max(tokens - 16, 0) for tokens in range(1, 257)})
 FIXED = (0, 2, 4, 8, 32)  # the drafters of most worlds have 8 levels
 
 
@@ -139,6 +140,22 @@ def test_a_sampled_tree_s_size_does_not_know_what_others_have_lost() -> None:
 
     assert sizes(lost=True) == sizes(lost=False)
     assert max(sizes(lost=True)) > 0
+
+
+def test_a_sampled_tree_s_size_does_not_know_who_has_drafted_before() -> None:
+    """Neither how many may begin to draft, nor when a step is plain to see what it takes."""
+
+    def sizes(drafted: bool) -> list[int]:
+        budgets = Budgets(STEEP)
+        sessions = [session(WORLDS["good"], number, 200, wish("auto", Proposal.SAMPLED)) for number in range(16)]
+        budgets.times.stepped(16, 16, STEEP.seconds(16) or 0.0, asked=False)
+        for _ in range(ANEW * drafted):
+            budgets.times.planned(16, drafting=16)
+        budgets.begin(sessions, Load(0.0, 16, 0, 64))  # type: ignore[arg-type]
+        return [each.grant.nodes for each in sessions]
+
+    assert sizes(drafted=True) == sizes(drafted=False)
+    assert min(sizes(drafted=False)) > 0
 
 
 def test_a_step_without_a_pass_tells_nothing() -> None:
@@ -631,7 +648,6 @@ def test_plain_steps_of_several_sessions_are_measured_now_and_then(sessions: int
 
 def test_few_of_many_sessions_begin_to_draft_where_it_is_dear() -> None:
     """What drafting takes at a load is a guess until it was done, and so is what it brings."""
-    steep = PassCosts({tokens: 0.01 + 0.00015 * max(tokens - 16, 0) for tokens in range(1, 257)})
 
     def drafting(costs: PassCosts) -> list[int]:
         nodes = simulate(World(costs, [RIGHT], **SUFFIX), "auto", 16, 60).nodes
@@ -639,7 +655,7 @@ def test_few_of_many_sessions_begin_to_draft_where_it_is_dear() -> None:
         return [count for count in counts if count]
 
     assert drafting(PassCosts({1: 0.01, 256: 0.0104}))[0] == 16
-    first = drafting(steep)
+    first = drafting(STEEP)
     assert first[0] <= BEGIN
     assert all(after <= BEGIN * before for before, after in pairwise(first))
     assert first[-1] > BEGIN

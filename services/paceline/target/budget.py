@@ -109,14 +109,16 @@ class Budgets:
 
     def _choose(self, sessions: Sequence[Session], load: Load) -> None:
         budgets = [self._of(each) for each in sessions]
-        if self.times.takes_plain_step(load.sessions):
+        shared = all(each.shares for each in budgets)  # else sizes must not know who drafted before
+        if shared and self.times.takes_plain_step(load.sessions):
             for session in sessions:
                 session.grant = Grant(0, "a plain step, to see what it takes", opens=False)
             return
         most = min(load.most, *(each.request.wish.budget for each in sessions))
         tried = max(USUAL, *(2 * each.largest for each in budgets))  # so that a guess is never far from what is known
         sizes = SIZES[min(most, tried) >= SIZES]
-        plan = best_plan(sessions, budgets, load, self.times, sizes)
+        few = self.times.most_drafting(load.sessions) if shared else len(sessions)
+        plan = best_plan(sessions, budgets, load, self.times, sizes, few)
         affords, looking = self.times.affords(load.sessions), False
         self.times.planned(load.sessions, drafting=int(plan.drafts.sum()) if affords else 0)
         wider = int(sizes[sizes <= 2 * plan.nodes][-1])
@@ -151,8 +153,8 @@ class Budgets:
         read = [each for each in resting if not each[0].drafting.unheard] or resting
         session, budget = read[self._tries % len(read)]
         follow_s = self.times.follow_s(load.sessions)
-        follows = session.request.shares_outcome and follow_s <= plan.lost_s
-        dear = min(follow_s, plan.lost_s) / (TRYING * FIRST_PAUSE * self.times.plain_s(load.sessions))
+        follows = not session.request.wish.sampled and (session.drafting.unheard or follow_s <= plan.lost_s)
+        dear = (follow_s if follows else plan.lost_s) / (TRYING * FIRST_PAUSE * self.times.plain_s(load.sessions))
         if self._steps % (budget.pause * -(-len(resting) // AT_REST) * max(math.ceil(dear), 1)) > 0:
             return
         self._tries += 1
@@ -160,7 +162,7 @@ class Budgets:
             return
         budget.rested()
         if follows:
-            self._follow_next(session, budget, min(PROBE, load.most), plan.told)
+            self._follow_next(session, budget, min(PROBE, load.most, session.request.wish.budget), plan.told)
         else:
             session.grant = Grant(plan.nodes, f"a try after a pause; {plan.told}")
 

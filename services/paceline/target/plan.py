@@ -50,6 +50,7 @@ def best_plan(
     load: Load,
     times: LoadTimes,
     sizes: NDArray[np.int64],
+    few: int,
 ) -> Plan:
     """Compares trees of each of these sizes, for those that gain most by them, with plain decoding.
 
@@ -58,6 +59,7 @@ def best_plan(
         load: they are under; its sessions include those that may not.
         times: what steps take.
         sizes: [R] int64, nodes, ascending.
+        few: sessions that may draft whatever it takes; more only where a step gets little longer by it.
     """
     count, plain_tokens = load.sessions, load.sessions + load.reading
     others = {id(each.kind): each.kind.gains.means() for each in budgets}  # once for all sessions of a kind
@@ -86,7 +88,7 @@ def best_plan(
         told = f"plain pays more. {told}"
     else:
         safe = int(np.sum(step_s[:, size] <= (1 + RISK) * count / plain))
-        drafts[order[: min(drafting + 1, max(times.most_drafting(count), safe)), size]] = True
+        drafts[order[: min(drafting + 1, max(few, safe)), size]] = True
     return Plan(int(sizes[size]), drafts, lost_s, told)
 
 
