@@ -51,7 +51,7 @@ from paceline.target.turn import Step, Turn
 from paceline.target.worth import path_probs
 
 USUAL = 8  # nodes at most where no tree was seen yet, or passes are not measured
-TRYING = 0.05  # share of a plain step that trees may take, in the mean, which are tried while plain decoding pays more
+TRYING = 0.03  # share of a plain step that trees may take, in the mean, which are tried while plain decoding pays more
 PROBE = 8  # nodes of a tree that is only followed
 AT_REST = 4  # sessions at rest; pauses between tries are longer by as many times as there are more
 _LEARNT = (None, Fallback.LATE, Fallback.LOAD)  # fallbacks that say something of the trees
@@ -64,6 +64,15 @@ class _Began:
     nodes: int  # asked for at most
 
 
+@dataclass(slots=True)
+class _Pass:
+    """The one that is under way, or was last."""
+
+    waited_s: float = 0.0  # for trees, before it
+    reads: bool = False  # whether a drafter may have read a prompt meanwhile
+    emitted: int = 0  # tokens, by it
+
+
 class Budgets:
     """Chooses the sizes, and learns what they led to. Compute thread only."""
 
@@ -74,9 +83,7 @@ class Budgets:
         self._kinds: dict[tuple[Proposal, bool, bool], Kind] = {}  # by proposal, greedy, nucleus
         self._steps = self._tries = 0
         self._began: _Began | None = None  # a round in which trees are waited for
-        self._waited_s = 0.0  # for trees, before the pass that is under way
-        self._emitted = 0  # tokens, by it
-        self._reads = False  # whether a drafter may have read a prompt meanwhile
+        self._pass = _Pass()
 
     # -- choosing -----------------------------------------------------------------------------------------------------
 
@@ -109,16 +116,16 @@ class Budgets:
 
     def _choose(self, sessions: Sequence[Session], load: Load) -> None:
         budgets = [self._of(each) for each in sessions]
-        shared = all(each.shares for each in budgets)  # else sizes must not know who drafted before
-        if shared and self.times.takes_plain_step(load.sessions):
-            for session in sessions:
-                session.grant = Grant(0, "a plain step, to see what it takes", opens=False)
-            return
         most = min(load.most, *(each.request.wish.budget for each in sessions))
         tried = max(USUAL, *(2 * each.largest for each in budgets))  # so that a guess is never far from what is known
         sizes = SIZES[min(most, tried) >= SIZES]
+        shared = all(each.shares for each in budgets)  # else sizes must not know who drafted before
         few = self.times.most_drafting(load.sessions) if shared else len(sessions)
         plan = best_plan(sessions, budgets, load, self.times, sizes, few)
+        if shared and self.times.takes_plain_step(load.sessions, plan.lead):
+            for session in sessions:
+                session.grant = Grant(0, f"a plain step, to see what it takes; {plan.told}", opens=False)
+            return
         affords, looking = self.times.affords(load.sessions), False
         self.times.planned(load.sessions, drafting=int(plan.drafts.sum()) if affords else 0)
         wider = int(sizes[sizes <= 2 * plan.nodes][-1])
@@ -180,10 +187,11 @@ class Budgets:
     def offered(self, turns: Sequence[Turn], now: float) -> None:
         """Notes the trees of these turns before they are cut; a pass of them begins `now`."""
         began, self._began = self._began, None
-        self._waited_s, self._emitted = 0.0 if began is None else max(now - began.at, 0.0), 0
-        self._reads = any(turn.session.grant.nodes and not _is_heard(turn.session) for turn in turns)
-        if began is not None and all(turn.step is Step.VERIFY and not turn.reads for turn in turns) and not self._reads:
-            self.times.waits(began.sessions).learn(began.nodes, self._waited_s)
+        waited_s = 0.0 if began is None else max(now - began.at, 0.0)
+        reads = any(turn.session.grant.nodes and not _is_heard(turn.session) for turn in turns)
+        self._pass = _Pass(waited_s, reads)
+        if began is not None and all(turn.step is Step.VERIFY and not turn.reads for turn in turns) and not reads:
+            self.times.waits(began.sessions).learn(began.nodes, waited_s)
         for turn in turns:
             session, state = turn.session, turn.session.round
             if session.budget is not None and turn.step is Step.VERIFY and session.useful_depth:
@@ -204,10 +212,10 @@ class Budgets:
         asked = any(turn.session.grant.nodes for turn in ran)
         beside = any(_beside(turn.session) for turn in ran)
         if all(_is_accounted(turn) for turn in turns):
-            took_s = self._waited_s + seconds
-            self.times.accounted(len(turns), self._emitted, took_s, tried=asked or beside)
+            took_s = self._pass.waited_s + seconds
+            self.times.accounted(len(turns), self._pass.emitted, took_s, tried=asked or beside)
         tokens = sum(turn.tokens for turn in ran)
-        if self._reads:
+        if self._pass.reads:
             return
         if not beside:
             self.times.stepped(len(ran), tokens, seconds, asked=asked)
@@ -226,7 +234,7 @@ class Budgets:
     def settled(self, turn: Turn, accepted: int) -> None:
         """A round has ended with this turn; the context has moved on."""
         session, budget, nodes = turn.session, turn.session.budget, turn.session.grant.nodes
-        self._emitted += accepted + 1
+        self._pass.emitted += accepted + 1
         if budget is None or turn.step is not Step.VERIFY:
             return
         offered, budget.offered = budget.offered, None

@@ -25,6 +25,11 @@ class Line:
         """True once anything was measured."""
         return self._weight > 0
 
+    @property
+    def weight(self) -> float:
+        """Measurements it is drawn through, less those that have faded."""
+        return self._weight
+
     def learn(self, x: float, y: float) -> None:
         """Takes a measurement in; both at 0 or above."""
         self._weight = MEMORY * self._weight + 1

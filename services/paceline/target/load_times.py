@@ -16,9 +16,10 @@ from paceline.target.waits import EASE, Waits
 
 LATELY = 0.95  # weight that the past keeps per step in the share of steps with drafts
 SELDOM = 0.35  # such a share; some 20 steps without drafts lead there
-SLOWED = 0.1  # how far one step moves how much longer steps take for which trees were asked for
-BESIDE = 0.2  # the same of steps beside trees that are only followed
-SOON, ANEW = 4, 64  # steps with drafts between plain ones: until one was measured, and from then on
+SLOWED = 0.2  # how far one step moves how much longer steps take for which trees were asked for, or beside such trees
+FEW = 2  # plain steps measured; a single one may have been held up
+CLEAR = 1.5  # such a lead of drafting is believed though
+SOON, ANEW = 8, 64  # steps with drafts between plain ones, while few were measured and from then on
 BEGIN = 4  # sessions at most that draft after a step in which nobody did; times as many after others
 OUTLIER = 2.0  # times what was expected: a step that took longer was held up by something else
 
@@ -80,10 +81,14 @@ class LoadTimes:
         """Sessions that may draft in a step: four times as many as in the last one, so that a guess costs little."""
         return BEGIN * max(self._load(sessions).drafting, 1)
 
-    def takes_plain_step(self, sessions: int) -> bool:
-        """Whether the step to come is to be plain, to know what passes take by themselves; see `stepped`."""
+    def takes_plain_step(self, sessions: int, lead: float) -> bool:
+        """Whether the step to come is to be plain, to know what passes take by themselves; see `stepped`.
+
+        `lead`: times as many tokens per second that drafting seems to give.
+        """
         load = self._load(sessions)
-        due = sessions > 1 and load.since >= (ANEW if load.line.known else SOON)
+        unsure = not load.line.known or (load.line.weight < FEW - 0.5 and lead < CLEAR)
+        due = sessions > 1 and load.since >= (SOON if unsure else ANEW)
         if due:
             load.since = 0
         return due
@@ -115,7 +120,7 @@ class LoadTimes:
         load = self._load(sessions)
         usual_s = float(self.seconds(sessions, tokens)[tokens])
         if load.line.known and usual_s > 0:
-            load.beside += BESIDE * (min(seconds / usual_s, OUTLIER) - load.beside)
+            load.beside += SLOWED * (min(seconds / usual_s, OUTLIER) - load.beside)
 
     def follow_s(self, sessions: int) -> float:
         """Seconds that a plain step takes longer beside a tree that is only followed."""

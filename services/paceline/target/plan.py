@@ -35,13 +35,9 @@ class Plan:
 
     nodes: int  # of the best trees
     drafts: NDArray[np.bool_]  # [S] which sessions draft; nobody where plain decoding pays more
+    lead: float  # tokens per second with the best trees over those of plain decoding
     lost_s: float  # that a step takes longer with the best trees than plain decoding would for its tokens
     told: str  # why
-
-    @property
-    def pays(self) -> bool:
-        """Whether anybody drafts."""
-        return bool(self.drafts.any())
 
 
 def best_plan(
@@ -84,12 +80,13 @@ def best_plan(
         f"with {gained[drafting, size] / (drafting + 1):.2f} accepted and {wait_s[size] * 1e3:.1f} ms of "
         f"waiting; plain {plain:.1f}"
     )
-    if rates[drafting, size] < (1 + LEAD) * plain:
+    lead = float(rates[drafting, size]) / plain
+    if lead < 1 + LEAD:
         told = f"plain pays more. {told}"
     else:
         safe = int(np.sum(step_s[:, size] <= (1 + RISK) * count / plain))
         drafts[order[: min(drafting + 1, max(few, safe)), size]] = True
-    return Plan(int(sizes[size]), drafts, lost_s, told)
+    return Plan(int(sizes[size]), drafts, lead, lost_s, told)
 
 
 def _exposed(
