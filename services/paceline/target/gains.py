@@ -47,7 +47,7 @@ class Means:
 class Gains:
     """Sums over the last trees. Compute thread only."""
 
-    __slots__ = ("_accepted", "_memory", "_smaller", "_sums", "_weights")
+    __slots__ = ("_accepted", "_means", "_memory", "_smaller", "_sums", "_weights")
 
     def __init__(self, memory: float) -> None:
         """`memory`: weight that the past keeps per tree, below 1."""
@@ -56,12 +56,13 @@ class Gains:
         self._smaller = np.zeros((2, len(SIZES)))  # the same at the next smaller size, of the same trees
         self._accepted = np.zeros(len(SIZES))  # tokens
         self._weights = np.zeros(len(SIZES))
+        self._means: Means | None = None  # as they are known, since nothing was learned
 
     @property
     def largest(self) -> int:
         """The largest size of which anything is known; 0 if nothing is."""
-        known = np.flatnonzero(self._weights >= FADED)
-        return int(SIZES[known[-1]]) if len(known) else 0
+        known = np.count_nonzero(self._weights >= FADED)  # the smaller the more trees tell of it
+        return int(SIZES[known - 1]) if known else 0
 
     def learn(self, places: NDArray[np.int64], probs: NDArray[np.float64], asked: int, *, whole: bool) -> None:
         """Takes a tree in.
@@ -82,9 +83,15 @@ class Gains:
         self._smaller[:, 1:told] += held[:, :-1]
         self._accepted[:told] += np.searchsorted(places, sizes, side="left")
         self._weights[:told] += 1.0
+        self._means = None
 
     def means(self) -> Means:
         """What is known where there are no others' trees to guess by; the arrays are [R]."""
+        if self._means is None:
+            self._means = self._found()
+        return self._means
+
+    def _found(self) -> Means:
         found, kept = np.empty((2, len(SIZES))), np.empty(len(SIZES))
         known = self._known
         last = np.asarray([1.0, HOPED])  # what a node has added

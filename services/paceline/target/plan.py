@@ -58,8 +58,7 @@ def best_plan(
         few: sessions that may draft whatever it takes; more only where a step gets little longer by it.
     """
     count, plain_tokens = load.sessions, load.sessions + load.reading
-    others = {id(each.kind): each.kind.gains.means() for each in budgets}  # once for all sessions of a kind
-    means = means_beside([each.gains for each in budgets], [others[id(each.kind)] for each in budgets])
+    means = means_beside([each.gains for each in budgets], [each.kind.gains.means() for each in budgets])
     brought, nodes = means.tokens[:, : len(sizes)], means.nodes[:, : len(sizes)]  # [S, R]
     seconds = times.seconds(count, plain_tokens + int(sizes[-1]) * len(sessions))
     row_s = float(seconds[1])
