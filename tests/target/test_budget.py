@@ -464,6 +464,21 @@ def test_the_first_tree_of_a_session_that_the_drafter_has_not_heard_of_is_not_wa
         assert len(records[-2].accepted) > 2
 
 
+@pytest.mark.parametrize(("wait_s", "reads"), [(0.009, False), (0.005, True)])
+def test_prompts_are_read_late_only_where_drafting_is_well_ahead(wait_s: float, reads: bool) -> None:
+    """A drafter on the same cores slows everybody while it reads the prompt of a session that it did not hear of."""
+    budgets, one = Budgets(PassCosts({1: 0.01, 256: 0.01})), session(WORLDS["good"], 0, 200, wish("auto"))
+    one.drafting.unheard = True
+    simulate(World(FLAT, [RIGHT], 1.0, depth=1), "auto", 1, 400, budgets)
+    for _ in range(40):
+        budgets.times.waits(1).learn(1, wait_s)
+    budgets.begin([one], Load(0.0, 1, 0, 1))  # type: ignore[list-item]
+    lead = 2 * 0.01 / (0.01 + wait_s)  # of trees of one node, which is right
+    assert (lead > 1.1) == reads
+    assert lead > 1.02
+    assert (one.grant.probe > 0) == reads, one.grant.reason
+
+
 def test_without_measured_passes_the_usual_budget_is_asked_for() -> None:
     asked: list[int] = []
 

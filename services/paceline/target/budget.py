@@ -15,7 +15,7 @@ such trees have lost against plain ones is counted, and may be a small share (`A
 but plain decoding for a while. Sampled and nucleus sessions are left out of it.
 
 Where hardly anybody drafts the drafter does not hear of new sessions, whose prompts it would read for nothing on cores
-that the target may share. If they are to draft after all, it reads them one by one, and the first tree of each is
+that the target may share. Where drafting is well ahead after all, it reads them one by one, and the first tree of each is
 followed too.
 
 Ranked and coupled trees give the tokens of plain decoding whatever their size. The size of a sampled tree must not
@@ -52,6 +52,7 @@ from paceline.target.worth import path_probs
 
 USUAL = 8  # nodes at most where no tree was seen yet, or passes are not measured
 TRYING = 0.03  # share of a plain step that trees may take, in the mean, which are tried while plain decoding pays more
+READING = 0.1  # share by which drafting must be better than none for sessions whose prompts the drafter is yet to read
 PROBE = 8  # nodes of a tree that is only followed
 AT_REST = 4  # sessions at rest; pauses between tries are longer by as many times as there are more
 _LEARNT = (None, Fallback.LATE, Fallback.LOAD)  # fallbacks that say something of the trees
@@ -127,11 +128,13 @@ class Budgets:
                 session.grant = Grant(0, f"a plain step, to see what it takes; {plan.told}", opens=False)
             return
         affords, looking = self.times.affords(load.sessions), False
-        self.times.planned(load.sessions, drafting=int(plan.drafts.sum()) if affords else 0)
+        read = np.asarray([not (each.drafting.unheard and each.request.shares_outcome) for each in sessions])
+        drafting = plan.drafts & (read | (plan.lead >= 1 + READING))
+        self.times.planned(load.sessions, drafting=int(drafting.sum()) if affords else 0)
         wider = int(sizes[sizes <= 2 * plan.nodes][-1])
         resting: list[tuple[Session, SessionBudget]] = []
         reads = any(_is_read(*each) for each in zip(sessions, budgets, strict=True))
-        for session, budget, drafts in zip(sessions, budgets, plan.drafts.tolist(), strict=True):
+        for session, budget, drafts in zip(sessions, budgets, drafting.tolist(), strict=True):
             if not affords and budget.shares:
                 told = f"drafting has lost as much as it may against plain decoding; {plan.told}"
                 session.grant = Grant(0, told, opens=False)
