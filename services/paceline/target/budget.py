@@ -15,8 +15,8 @@ such trees have lost against plain ones is counted, and may be a small share (`A
 but plain decoding for a while. Sampled and nucleus sessions are left out of it.
 
 Where hardly anybody drafts the drafter does not hear of new sessions, whose prompts it would read for nothing on cores
-that the target may share. Where drafting is well ahead after all, it reads them one by one, and the first tree of each is
-followed too.
+that the target may share. Where drafting is well ahead after all, it reads them one by one, and the first tree of each
+is followed too.
 
 Ranked and coupled trees give the tokens of plain decoding whatever their size. The size of a sampled tree must not
 depend on anything drawn with the noise of a position it covers (THEORY 3, clauses 2 to 4): it depends on the scheduled
